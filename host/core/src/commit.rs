@@ -1,0 +1,631 @@
+//! The one commit path. A write is one [`Commit`]; [`apply`] judges it against the session's tail as
+//! read in the same transaction and says what to store. A store adds atomicity and nothing else.
+
+use crate::claim::{Claim, Fence, Phase};
+use crate::event::{
+    Delivery, Event, EventBody, EventDraft, InputContent, InterruptReason, Record, SessionCreated,
+    TurnOutcome,
+};
+use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq, SessionId};
+use crate::project::{self, RuleBroken};
+use crate::recovery;
+use crate::tail::{Changes, Input, InputStatus, NotRunnable, Scope, Tail};
+
+/// One write to one session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Commit {
+    pub session: SessionId,
+    /// The writer's time, given to the events.
+    pub at: Millis,
+    pub write: Write,
+}
+
+/// What is written, and by what right.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Begins a session. Creating it again with the same content answers like the first time.
+    Create(SessionCreated),
+    /// Accepts an input, durable before it is answered, together with the intent to run it.
+    Admit {
+        input: InputId,
+        delivery: Delivery,
+        content: InputContent,
+    },
+    CancelInput {
+        input: InputId,
+    },
+    Redeliver {
+        input: InputId,
+        delivery: Delivery,
+    },
+    /// Sets the intent of all that is pending in the scope.
+    Wake {
+        scope: Scope,
+    },
+    /// Lifts a quarantine, counts attempts anew and wakes.
+    Release,
+    /// Takes the session for an execution, if nobody has it and it is runnable in this transaction.
+    Claim {
+        execution: ExecutionId,
+        owner: OwnerId,
+        lease_ms: u64,
+        forced: Option<u32>,
+        resumed: bool,
+    },
+    /// What an execution does under its claim.
+    Append(Append),
+    /// Stops what runs: clears the intent of what is pending now, marks a claim or closes the turn.
+    Interrupt,
+    /// Settles one expired claim, as seen by the scan that listed it.
+    Recover {
+        seen: Fence,
+        max_attempts: u32,
+    },
+    /// Expires a claim now, so that another node or the next start goes on.
+    Expire {
+        seen: Fence,
+    },
+}
+
+/// Events of an execution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Append {
+    pub fence: Fence,
+    /// Refused if the session's head is another by now.
+    pub expected_head: Option<Seq>,
+    /// It promotes, begins an effect or ends of its own accord: refused once an interrupt is marked.
+    pub begins: bool,
+    pub events: Vec<EventDraft>,
+    /// The terminal ends the claim, unless it is a shutdown's outside `safe`.
+    pub end: Option<End>,
+}
+
+/// How an execution ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Refused with [`Refused::NotIdle`] if there is something to run.
+    Succeeded,
+    Failed {
+        error: String,
+    },
+    Interrupted {
+        reason: InterruptReason,
+    },
+}
+
+/// What a store is to make durable, in one transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// In order; empty where only a claim or intents changed.
+    pub events: Vec<Event>,
+    /// The tail after it, claim included.
+    pub tail: Tail,
+    pub changes: Changes,
+    pub reply: Reply,
+}
+
+/// What the writer is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    /// The session was there already, equal.
+    Existed,
+    Admitted(Admission),
+    Claimed(Claim),
+    /// Whether something ran or was open.
+    Interrupted {
+        was_busy: bool,
+    },
+    Recovered(recovery::Outcome),
+    /// Held already under the same ids; `first` is the seq of the first of them.
+    Duplicate {
+        first: Seq,
+    },
+}
+
+/// What an admission answers, the first time and ever after.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Admission {
+    pub input: InputId,
+    pub seq: Seq,
+    pub status: InputStatus,
+    /// Why the session will not run it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+}
+
+/// Why nothing was stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("session {0} was not found")]
+    NotFound(SessionId),
+    /// The claim expired or was replaced. Stop: retrying cannot succeed.
+    #[error("execution {execution} lost its claim on session {session}")]
+    Lost {
+        session: SessionId,
+        execution: ExecutionId,
+    },
+    /// An interrupt or cancel is marked. Clean up.
+    #[error("execution {execution} is interrupted")]
+    Interrupted { execution: ExecutionId },
+    #[error("expected head {expected}, found {actual}")]
+    HeadMoved { expected: Seq, actual: Seq },
+    /// There is more to run before the execution may end.
+    #[error("there is work left")]
+    NotIdle,
+    #[error("session {0} is claimed already")]
+    Claimed(SessionId),
+    #[error(transparent)]
+    NotRunnable(#[from] NotRunnable),
+    #[error("session {0} exists with another agent, model or title")]
+    SessionConflict(SessionId),
+    #[error("input {input} is held by {holder}")]
+    InputConflict { input: InputId, holder: String },
+    #[error("input {0} was not found in this session")]
+    InputNotFound(InputId),
+    #[error("input {input} is {status}: it can no longer be changed")]
+    InputSettled {
+        input: InputId,
+        status: &'static str,
+    },
+    #[error("event id {id} is held by seq {seq} with other content")]
+    EventConflict { id: EventId, seq: Seq },
+    #[error("session {0} was cancelled")]
+    Cancelled(SessionId),
+    /// The claim that a recovery or take-over saw is gone, renewed or another's.
+    #[error("the claim of session {0} is not the one that was seen, or has not expired")]
+    ClaimChanged(SessionId),
+    #[error(transparent)]
+    Rule(#[from] RuleBroken),
+}
+
+/// What a store looks up beside the tail, by [`Commit::input`] and [`Commit::event_ids`].
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The input of this id, whichever session holds it.
+    pub input: Option<Input>,
+    /// Events that bear one of the ids.
+    pub events: Vec<Record>,
+}
+
+impl Commit {
+    /// The input that the store is to look up.
+    #[must_use]
+    pub fn input(&self) -> Option<InputId> {
+        match &self.write {
+            Write::Admit { input, .. }
+            | Write::CancelInput { input }
+            | Write::Redeliver { input, .. } => Some(*input),
+            _ => None,
+        }
+    }
+
+    /// Ids whose events the store is to look up: those that a retry may bring again.
+    #[must_use]
+    pub fn event_ids(&self) -> Vec<EventId> {
+        match &self.write {
+            Write::Append(append) => append.events.iter().map(|draft| draft.id).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Judges a commit. `now` is the store's clock.
+///
+/// # Errors
+/// [`Refused`]; then nothing is to be stored.
+pub fn apply(
+    tail: Option<&Tail>,
+    commit: &Commit,
+    known: &Known,
+    now: Millis,
+) -> Result<Applied, Refused> {
+    let session = commit.session;
+    if let Write::Create(created) = &commit.write {
+        return create(tail, commit, created);
+    }
+    let tail = tail.ok_or(Refused::NotFound(session))?;
+    let mut work = Work {
+        tail: tail.clone(),
+        events: Vec::new(),
+        changes: Changes::default(),
+        at: commit.at.max(tail.session.updated_at),
+        execution: None,
+        recovery: None,
+    };
+    let reply = match &commit.write {
+        Write::Create(_) => unreachable!("handled above"),
+        Write::Admit {
+            input,
+            delivery,
+            content,
+        } => admit(&mut work, known, *input, *delivery, content)?,
+        Write::CancelInput { input } => {
+            pending(&work.tail, known, *input)?;
+            work.push(EventBody::InputCancelled { input: *input })?;
+            Reply::Done
+        }
+        Write::Redeliver { input, delivery } => {
+            pending(&work.tail, known, *input)?;
+            work.push(EventBody::InputRedelivered {
+                input: *input,
+                delivery: *delivery,
+            })?;
+            if *delivery == Delivery::Steer {
+                work.wake(Scope::Steers);
+            }
+            Reply::Done
+        }
+        Write::Wake { scope } => {
+            if work.tail.may_run().is_ok() {
+                work.wake(*scope);
+            }
+            Reply::Done
+        }
+        Write::Release => {
+            if work.tail.session.cancelled {
+                return Err(NotRunnable::Cancelled.into());
+            }
+            if work.tail.session.quarantined.is_some() {
+                work.push(EventBody::SessionReleased {})?;
+            }
+            work.wake(Scope::All);
+            Reply::Done
+        }
+        Write::Claim {
+            execution,
+            owner,
+            lease_ms,
+            forced,
+            resumed,
+        } => {
+            if work.tail.claim.is_some() {
+                return Err(Refused::Claimed(session));
+            }
+            work.tail.may_run()?;
+            if forced.is_none() && !work.tail.is_runnable() {
+                return Err(NotRunnable::NothingToDo.into());
+            }
+            work.tail.claim = Some(Claim {
+                session,
+                execution: *execution,
+                owner: *owner,
+                expires_at: now + lease_ms,
+                phase: Phase::Ready,
+                step: work.tail.session.step,
+                interrupt: false,
+                ended: false,
+                resumed: *resumed,
+            });
+            work.execution = Some(*execution);
+            work.push(EventBody::ExecutionStarted {
+                execution: *execution,
+                owner: *owner,
+            })?;
+            if let Some(steps) = forced
+                && work.tail.session.turn.is_none()
+                && !work.tail.inputs.iter().any(|input| input.intent)
+            {
+                work.push(EventBody::TurnStarted { steps: *steps })?;
+            }
+            Reply::Claimed(work.tail.claim.clone().expect("set above"))
+        }
+        Write::Append(append) => append_events(&mut work, known, append, now)?,
+        Write::Interrupt => interrupt(&mut work)?,
+        Write::Recover { seen, max_attempts } => {
+            let claim = work.tail.claim.as_ref().filter(|claim| {
+                claim.execution == seen.execution
+                    && claim.owner == seen.owner
+                    && claim.expires_at <= now
+            });
+            let claim = claim.ok_or(Refused::ClaimChanged(session))?.clone();
+            let plan = recovery::plan(&work.tail, &claim, *max_attempts);
+            work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
+            for (n, body) in plan.events.iter().enumerate() {
+                work.push_as(
+                    EventId::derived(claim.execution.0, &format!("recovery/{n}")),
+                    body.clone(),
+                )?;
+            }
+            work.tail.claim = None;
+            Reply::Recovered(plan.outcome)
+        }
+        Write::Expire { seen } => {
+            let claim = work.tail.claim.as_mut();
+            let claim = claim
+                .filter(|claim| claim.execution == seen.execution && claim.owner == seen.owner);
+            claim.ok_or(Refused::ClaimChanged(session))?.expires_at = now;
+            Reply::Done
+        }
+    };
+    Ok(work.finish(reply))
+}
+
+/// A commit in the making.
+struct Work {
+    tail: Tail,
+    events: Vec<Event>,
+    changes: Changes,
+    at: Millis,
+    execution: Option<ExecutionId>,
+    recovery: Option<RecoveryId>,
+}
+
+impl Work {
+    fn push(&mut self, body: EventBody) -> Result<(), RuleBroken> {
+        self.push_as(EventId::new(), body)
+    }
+
+    fn push_as(&mut self, id: EventId, body: EventBody) -> Result<(), RuleBroken> {
+        let event = Event {
+            session: self.tail.session.id,
+            seq: self.tail.session.head + 1,
+            id,
+            at: self.at,
+            execution: self.execution,
+            recovery: self.recovery,
+            body,
+        };
+        project::project(&mut self.tail, &event, &mut self.changes)?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    fn wake(&mut self, scope: Scope) {
+        for input in &mut self.tail.inputs {
+            if !input.intent && (scope == Scope::All || input.delivery == Delivery::Steer) {
+                input.intent = true;
+                self.changes.inputs.push(input.clone());
+            }
+        }
+    }
+
+    fn finish(mut self, reply: Reply) -> Applied {
+        if let Some(claim) = self.tail.claim.take() {
+            self.tail.claim = Some(project::claim_after(&self.tail, claim));
+        }
+        let reply = match (reply, &self.tail.claim) {
+            (Reply::Claimed(_), Some(claim)) => Reply::Claimed(claim.clone()),
+            (reply, _) => reply,
+        };
+        Applied {
+            events: self.events,
+            tail: self.tail,
+            changes: self.changes,
+            reply,
+        }
+    }
+}
+
+fn create(
+    tail: Option<&Tail>,
+    commit: &Commit,
+    created: &SessionCreated,
+) -> Result<Applied, Refused> {
+    if let Some(tail) = tail {
+        let same = tail.session.agent == created.agent && tail.session.title == created.title;
+        if !same {
+            return Err(Refused::SessionConflict(commit.session));
+        }
+        return Ok(Applied {
+            events: Vec::new(),
+            tail: tail.clone(),
+            changes: Changes::default(),
+            reply: Reply::Existed,
+        });
+    }
+    let event = Event {
+        session: commit.session,
+        seq: 1,
+        id: EventId::new(),
+        at: commit.at,
+        execution: None,
+        recovery: None,
+        body: EventBody::SessionCreated(created.clone()),
+    };
+    let tail = project::begin(&event).expect("a creation begins a tail");
+    Ok(Applied {
+        events: vec![event],
+        tail,
+        changes: Changes::default(),
+        reply: Reply::Done,
+    })
+}
+
+fn admit(
+    work: &mut Work,
+    known: &Known,
+    input: InputId,
+    delivery: Delivery,
+    content: &InputContent,
+) -> Result<Reply, Refused> {
+    let held = work.tail.may_run().err().map(|reason| reason.to_string());
+    if let Some(first) = &known.input {
+        if first.session != work.tail.session.id {
+            return Err(Refused::InputConflict {
+                input,
+                holder: format!("session {}", first.session),
+            });
+        }
+        if first.content.kind() != content.kind() {
+            return Err(Refused::InputConflict {
+                input,
+                holder: format!("a {}", first.content.kind()),
+            });
+        }
+        return Ok(Reply::Admitted(Admission {
+            input,
+            seq: first.seq,
+            status: first.status,
+            held,
+        }));
+    }
+    if work.tail.session.cancelled {
+        return Err(Refused::Cancelled(work.tail.session.id));
+    }
+    work.push(EventBody::InputAdmitted {
+        input,
+        delivery,
+        content: content.clone(),
+    })?;
+    if held.is_none() {
+        work.wake(if delivery == Delivery::Steer {
+            Scope::Steers
+        } else {
+            Scope::All
+        });
+    }
+    let seq = work.tail.session.head;
+    Ok(Reply::Admitted(Admission {
+        input,
+        seq,
+        status: InputStatus::Pending,
+        held,
+    }))
+}
+
+fn pending<'t>(tail: &'t Tail, known: &Known, input: InputId) -> Result<&'t Input, Refused> {
+    if let Some(found) = tail.inputs.iter().find(|pending| pending.id == input) {
+        return Ok(found);
+    }
+    match &known.input {
+        Some(other) if other.session == tail.session.id => Err(Refused::InputSettled {
+            input,
+            status: match other.status {
+                InputStatus::Pending => "pending",
+                InputStatus::Promoted => "promoted",
+                InputStatus::Cancelled => "cancelled",
+            },
+        }),
+        _ => Err(Refused::InputNotFound(input)),
+    }
+}
+
+fn append_events(
+    work: &mut Work,
+    known: &Known,
+    append: &Append,
+    now: Millis,
+) -> Result<Reply, Refused> {
+    let session = work.tail.session.id;
+    let execution = append.fence.execution;
+    if !append.events.is_empty() && known.events.len() == append.events.len() {
+        return duplicate(append, known);
+    }
+    if let Some(held) = known.events.first() {
+        return Err(Refused::EventConflict {
+            id: held.id,
+            seq: held.seq,
+        });
+    }
+    let claim = work
+        .tail
+        .claim
+        .as_ref()
+        .filter(|claim| claim.is_held_by(append.fence, now) && !claim.ended);
+    let claim = claim.ok_or(Refused::Lost { session, execution })?;
+    if append.begins && claim.interrupt {
+        return Err(Refused::Interrupted { execution });
+    }
+    if let Some(expected) = append.expected_head
+        && expected != work.tail.session.head
+    {
+        return Err(Refused::HeadMoved {
+            expected,
+            actual: work.tail.session.head,
+        });
+    }
+    work.execution = Some(execution);
+    for draft in &append.events {
+        if let EventBody::InputPromoted { input } = &draft.body {
+            let promoted = work.tail.inputs.iter().find(|pending| pending.id == *input);
+            if !promoted.is_some_and(|pending| pending.intent) {
+                return Err(Refused::HeadMoved {
+                    expected: append.expected_head.unwrap_or(0),
+                    actual: work.tail.session.head,
+                });
+            }
+        }
+        work.push_as(draft.id, draft.body.clone())?;
+    }
+    let Some(end) = &append.end else {
+        return Ok(Reply::Done);
+    };
+    if *end == End::Succeeded && work.tail.is_runnable() {
+        return Err(Refused::NotIdle);
+    }
+    let phase = crate::claim::phase(&work.tail, claim_phase(work));
+    let keep = matches!(
+        end,
+        End::Interrupted {
+            reason: InterruptReason::Shutdown
+        }
+    ) && phase != Phase::Safe;
+    work.push(match end {
+        End::Succeeded => EventBody::ExecutionSucceeded { execution },
+        End::Failed { error } => EventBody::ExecutionFailed {
+            execution,
+            error: error.clone(),
+        },
+        End::Interrupted { reason } => EventBody::ExecutionInterrupted {
+            execution,
+            reason: *reason,
+        },
+    })?;
+    if keep {
+        if let Some(claim) = &mut work.tail.claim {
+            claim.expires_at = now;
+        }
+    } else {
+        work.tail.claim = None;
+    }
+    Ok(Reply::Done)
+}
+
+fn claim_phase(work: &Work) -> Phase {
+    work.tail
+        .claim
+        .as_ref()
+        .map_or(Phase::Ready, |claim| claim.phase)
+}
+
+/// All ids are held: the same commit again, or another under the same ids.
+fn duplicate(append: &Append, known: &Known) -> Result<Reply, Refused> {
+    let mut first = Seq::MAX;
+    for draft in &append.events {
+        let held = known
+            .events
+            .iter()
+            .find(|record| record.id == draft.id)
+            .expect("looked up by these ids");
+        let (kind, data) = draft.body.encode();
+        if held.kind != kind || held.data != data {
+            return Err(Refused::EventConflict {
+                id: draft.id,
+                seq: held.seq,
+            });
+        }
+        first = first.min(held.seq);
+    }
+    Ok(Reply::Duplicate { first })
+}
+
+fn interrupt(work: &mut Work) -> Result<Reply, Refused> {
+    if let Some(claim) = &work.tail.claim {
+        // The first reason stays.
+        if !claim.interrupt {
+            work.push(EventBody::InterruptRequested {})?;
+        }
+        return Ok(Reply::Interrupted { was_busy: true });
+    }
+    let open = work.tail.session.turn.is_some();
+    if open || work.tail.inputs.iter().any(|input| input.intent) {
+        work.push(EventBody::InterruptRequested {})?;
+    }
+    if open {
+        for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
+            work.push(body)?;
+        }
+    }
+    Ok(Reply::Interrupted { was_busy: open })
+}

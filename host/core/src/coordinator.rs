@@ -1,0 +1,559 @@
+//! Decides when a session runs on this node: one execution at a time, wakes as a doorbell, joins,
+//! interrupts, renewal of claims, the recovery loop and the shutdown.
+//!
+//! A session that runs or is about to has a [`Slot`]; its driver task takes the claim, runs the
+//! execution and looks at the doorbell when it is over. Everything here may be lost in a crash: what
+//! is to run is told by durable rows, which the recovery loop scans.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, debug, info, warn};
+
+use crate::claim::{Claim, Fence};
+use crate::commit::{Refused, Reply, Write};
+use crate::event::InterruptReason;
+use crate::id::{ExecutionId, Millis, SessionId};
+use crate::node::Shared;
+use crate::port::StoreError;
+use crate::recovery::Outcome;
+use crate::tail::{NotRunnable, Scope};
+use crate::turn::Execution;
+
+/// How an execution ended, as far as its node knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    Succeeded,
+    Failed(String),
+    Interrupted(InterruptReason),
+    /// Its claim is another's or nobody's; nothing was written.
+    Lost,
+}
+
+/// What a `run` gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunOutcome {
+    /// False if there was nothing to do.
+    pub ran: bool,
+    pub terminal: Option<Terminal>,
+}
+
+/// What an execution is told from outside. A later value is never weaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stop {
+    Go,
+    /// Stop at the next step boundary, as a shutdown.
+    Drain,
+    Shutdown,
+    User,
+}
+
+/// A session that runs on this node.
+struct Slot {
+    stop: watch::Sender<Stop>,
+    /// A wake that came while it ran.
+    bell: Option<Scope>,
+    /// Those who wait for the execution that runs now.
+    waiters: Vec<oneshot::Sender<RunOutcome>>,
+    /// Those who came during a cleanup and wait for the successor.
+    successors: Vec<oneshot::Sender<RunOutcome>>,
+    /// A turn is to be opened even with nothing pending.
+    forced: Option<u32>,
+}
+
+/// A claim that this node holds.
+struct Held {
+    fence: Fence,
+    /// Monotonic time at which the last confirmed renewal was asked for.
+    confirmed: Millis,
+    lost: CancellationToken,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    slots: Mutex<HashMap<SessionId, Slot>>,
+    held: Mutex<HashMap<ExecutionId, Held>>,
+    tasks: TaskTracker,
+    stopping: AtomicBool,
+    /// The last renewal was confirmed.
+    healthy: AtomicBool,
+    closed: CancellationToken,
+    now: CancellationToken,
+    resumes: Semaphore,
+    /// Sessions that crashed a recovery run one at a time.
+    suspects: Semaphore,
+}
+
+/// The run coordinator of a node.
+pub(crate) struct Coordinator(Arc<Inner>);
+
+impl Coordinator {
+    pub(crate) fn start(shared: Arc<Shared>) -> Self {
+        let inner = Arc::new(Inner {
+            resumes: Semaphore::new(shared.settings.resume_concurrency.max(1)),
+            suspects: Semaphore::new(1),
+            shared,
+            slots: Mutex::default(),
+            held: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stopping: AtomicBool::new(false),
+            healthy: AtomicBool::new(true),
+            closed: CancellationToken::new(),
+            now: CancellationToken::new(),
+        });
+        let closed = inner.closed.clone();
+        for task in [
+            tokio::spawn(renewals(Arc::clone(&inner))),
+            tokio::spawn(recoveries(Arc::clone(&inner))),
+        ] {
+            let closed = closed.clone();
+            tokio::spawn(async move {
+                closed.cancelled().await;
+                task.abort();
+            });
+        }
+        Self(inner)
+    }
+
+    /// Rings: the session has work in this scope.
+    pub(crate) fn wake(&self, session: SessionId, scope: Scope) {
+        self.0.wake(session, scope, None, 0);
+    }
+
+    /// The session's interrupt is durable: stop what runs here.
+    pub(crate) fn interrupted(&self, session: SessionId) {
+        if let Some(slot) = self.0.slots().get_mut(&session) {
+            slot.bell = None;
+            slot.forced = None;
+            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+        }
+    }
+
+    pub(crate) async fn run(
+        &self,
+        session: SessionId,
+        forced: Option<u32>,
+    ) -> Result<RunOutcome, StoreError> {
+        let committed = self
+            .0
+            .shared
+            .commit(session, Write::Wake { scope: Scope::All })
+            .await?;
+        committed.tail.may_run().map_err(Refused::from)?;
+        let answer = {
+            let mut slots = self.0.slots();
+            let running = slots.contains_key(&session);
+            if !running
+                && !committed.tail.is_runnable()
+                && forced.is_none()
+                && committed.tail.claim.is_none()
+            {
+                return Ok(RunOutcome {
+                    ran: false,
+                    terminal: None,
+                });
+            }
+            let (sender, answer) = oneshot::channel();
+            if let Some(slot) = slots.get_mut(&session) {
+                if *slot.stop.borrow() == Stop::User {
+                    slot.successors.push(sender);
+                    slot.bell = Some(Scope::All);
+                    slot.forced = slot.forced.or(forced);
+                } else {
+                    slot.waiters.push(sender);
+                }
+                drop(slots);
+            } else {
+                drop(slots);
+                self.0
+                    .wake_with(session, Scope::All, Some(sender), forced, 0);
+            }
+            answer
+        };
+        // A dropped sender is a node that shuts down.
+        Ok(answer.await.unwrap_or(RunOutcome {
+            ran: false,
+            terminal: None,
+        }))
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        self.0.stop_all(Stop::Drain);
+        self.0.tasks.close();
+        let grace = tokio::time::sleep(self.0.shared.settings.shutdown_grace);
+        tokio::select! {
+            () = self.0.tasks.wait() => {}
+            () = grace => self.0.stop_all(Stop::Shutdown),
+            () = self.0.now.cancelled() => self.0.stop_all(Stop::Shutdown),
+        }
+        self.0.tasks.wait().await;
+        self.0.closed.cancel();
+    }
+
+    pub(crate) fn shutdown_now(&self) {
+        self.0.now.cancel();
+    }
+}
+
+impl Drop for Coordinator {
+    /// A node that is dropped is a process that is gone: nothing more runs, nothing more is written.
+    fn drop(&mut self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        self.0.closed.cancel();
+        for held in self.0.held().values() {
+            held.lost.cancel();
+        }
+    }
+}
+
+fn raise(stop: &mut Stop, to: Stop) -> bool {
+    let raised = *stop < to;
+    *stop = (*stop).max(to);
+    raised
+}
+
+impl Inner {
+    fn slots(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<ExecutionId, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop_all(&self, to: Stop) {
+        for slot in self.slots().values() {
+            slot.stop.send_if_modified(|stop| raise(stop, to));
+        }
+    }
+
+    fn wake(
+        self: &Arc<Self>,
+        session: SessionId,
+        scope: Scope,
+        forced: Option<u32>,
+        attempts: u32,
+    ) {
+        self.wake_with(session, scope, None, forced, attempts);
+    }
+
+    fn wake_with(
+        self: &Arc<Self>,
+        session: SessionId,
+        scope: Scope,
+        waiter: Option<oneshot::Sender<RunOutcome>>,
+        forced: Option<u32>,
+        attempts: u32,
+    ) {
+        if self.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut slots = self.slots();
+        if let Some(slot) = slots.get_mut(&session) {
+            slot.bell = slot.bell.max(Some(scope));
+            slot.waiters.extend(waiter);
+            slot.forced = slot.forced.or(forced);
+            return;
+        }
+        let slot = Slot {
+            stop: watch::Sender::new(Stop::Go),
+            bell: None,
+            waiters: waiter.into_iter().collect(),
+            successors: Vec::new(),
+            forced,
+        };
+        slots.insert(session, slot);
+        drop(slots);
+        let span = tracing::info_span!("session", %session);
+        self.tasks
+            .spawn(drive(Arc::clone(self), session, attempts).instrument(span));
+    }
+
+    /// The claim for a new execution, unless another has it or there is nothing to do.
+    async fn claim(
+        &self,
+        session: SessionId,
+        resumed: bool,
+    ) -> Result<Option<(Execution, CancellationToken)>, StoreError> {
+        let (stop, forced) = {
+            let mut slots = self.slots();
+            let slot = slots.get_mut(&session).expect("a driver has its slot");
+            (slot.stop.subscribe(), slot.forced.take())
+        };
+        let execution = ExecutionId::new();
+        let owner = self.shared.owner;
+        let asked = self.shared.clock.monotonic();
+        let lease_ms = self.shared.settings.lease.as_millis() as u64;
+        let write = Write::Claim {
+            execution,
+            owner,
+            lease_ms,
+            forced,
+            resumed,
+        };
+        let committed = match self.shared.commit(session, write).await {
+            Ok(committed) => committed,
+            Err(StoreError::Refused(
+                Refused::NotRunnable(NotRunnable::NothingToDo) | Refused::Claimed(_),
+            )) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        debug_assert!(matches!(committed.reply, Reply::Claimed(_)));
+        let fence = Fence { execution, owner };
+        let lost = CancellationToken::new();
+        self.held().insert(
+            execution,
+            Held {
+                fence,
+                confirmed: asked,
+                lost: lost.clone(),
+            },
+        );
+        let execution = Execution::new(
+            Arc::clone(&self.shared),
+            session,
+            fence,
+            committed.tail,
+            stop,
+        );
+        Ok(Some((execution, lost)))
+    }
+}
+
+/// Runs a session until nothing rings any more.
+async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
+    let mut attempts = attempts;
+    loop {
+        let outcome = {
+            // Held for the whole run: recovery starts only so many at once.
+            let _resume = if attempts > 0 {
+                inner.resumes.acquire().await.ok()
+            } else {
+                None
+            };
+            let _suspect = if attempts > 1 {
+                inner.suspects.acquire().await.ok()
+            } else {
+                None
+            };
+            if attempts > 0 {
+                tokio::time::sleep(backoff(
+                    Duration::from_millis(50),
+                    Duration::from_secs(30),
+                    attempts,
+                ))
+                .await;
+            }
+            one(&inner, session, attempts > 0).await
+        };
+        attempts = 0;
+        let mut slots = inner.slots();
+        let Some(slot) = slots.get_mut(&session) else {
+            return;
+        };
+        for waiter in slot.waiters.drain(..) {
+            // A waiter that gave up cancels nothing.
+            let _ = waiter.send(outcome.clone());
+        }
+        let again =
+            slot.bell.take().is_some() || !slot.successors.is_empty() || slot.forced.is_some();
+        if !again || inner.stopping.load(Ordering::SeqCst) {
+            slots.remove(&session);
+            return;
+        }
+        slot.waiters = std::mem::take(&mut slot.successors);
+        slot.stop = watch::Sender::new(Stop::Go);
+    }
+}
+
+/// One claim and its execution.
+async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> RunOutcome {
+    let nothing = RunOutcome {
+        ran: false,
+        terminal: None,
+    };
+    if inner.stopping.load(Ordering::SeqCst) {
+        return nothing;
+    }
+    if !inner.healthy.load(Ordering::SeqCst) {
+        debug!("no new claim while renewals fail");
+        return nothing;
+    }
+    let (execution, lost) = match inner.claim(session, resumed).await {
+        Ok(Some(claimed)) => claimed,
+        Ok(None) => return nothing,
+        Err(error) => {
+            // Its work is durable; the recovery loop comes back to it.
+            warn!(error = %crate::chain(&error), "could not claim the session");
+            return nothing;
+        }
+    };
+    let id = execution.id();
+    let span = tracing::info_span!("execution", execution = %id);
+    let terminal = tokio::select! {
+        terminal = execution.run().instrument(span.clone()) => terminal,
+        () = lost.cancelled() => Terminal::Lost,
+    };
+    inner.held().remove(&id);
+    span.in_scope(|| info!(?terminal, "execution ended"));
+    RunOutcome {
+        ran: true,
+        terminal: Some(terminal),
+    }
+}
+
+/// A growing wait with jitter: between half and all of `base` doubled `attempt - 1` times.
+pub(crate) fn backoff(base: Duration, most: Duration, attempt: u32) -> Duration {
+    let full = base
+        .saturating_mul(1 << attempt.saturating_sub(1).min(16))
+        .min(most);
+    full.mul_f64(rand::random_range(0.5..=1.0))
+}
+
+/// Renews all claims of live tasks, one statement a time, and lets go of those that are lost.
+async fn renewals(inner: Arc<Inner>) {
+    let settings = &inner.shared.settings;
+    let lease = settings.lease.as_millis() as u64;
+    let safe = lease.saturating_sub(settings.lease_margin.as_millis() as u64);
+    // The watchdog looks more often than renewals fall due, and never waits for the store.
+    let watch = {
+        let inner = Arc::clone(&inner);
+        let every = (settings.renew_every / 10).max(Duration::from_millis(10));
+        async move {
+            loop {
+                tokio::time::sleep(every).await;
+                let now = inner.shared.clock.monotonic();
+                for held in inner.held().values() {
+                    if now.saturating_sub(held.confirmed) >= safe && !held.lost.is_cancelled() {
+                        warn!(execution = %held.fence.execution, "no confirmed renewal in time: dropping the execution");
+                        held.lost.cancel();
+                    }
+                }
+            }
+        }
+    };
+    let renew = {
+        let inner = Arc::clone(&inner);
+        async move {
+            loop {
+                tokio::time::sleep(inner.shared.settings.renew_every).await;
+                let asked = inner.shared.clock.monotonic();
+                let fences: Vec<Fence> = inner.held().values().map(|held| held.fence).collect();
+                if fences.is_empty() {
+                    inner.healthy.store(true, Ordering::SeqCst);
+                    continue;
+                }
+                match inner
+                    .shared
+                    .store
+                    .renew(inner.shared.owner, &fences, lease)
+                    .await
+                {
+                    Ok(renewed) => {
+                        inner.healthy.store(true, Ordering::SeqCst);
+                        let mut held = inner.held();
+                        for fence in fences {
+                            let Some(held) = held.get_mut(&fence.execution) else {
+                                continue;
+                            };
+                            if renewed.contains(&fence.execution) {
+                                held.confirmed = held.confirmed.max(asked);
+                            } else {
+                                held.lost.cancel();
+                            }
+                        }
+                    }
+                    Err(error) => {
+                        inner.healthy.store(false, Ordering::SeqCst);
+                        warn!(error = %crate::chain(&error), "renewal failed: it counts as no confirmation");
+                    }
+                }
+            }
+        }
+    };
+    tokio::join!(watch, renew);
+}
+
+/// How many rows one look of the recovery loop takes.
+const SCAN: u32 = 1024;
+
+/// Finds expired claims and runnable sessions, level-triggered, for as long as the node lives.
+async fn recoveries(inner: Arc<Inner>) {
+    loop {
+        match inner.shared.store.scan(SCAN).await {
+            Ok(scan) => {
+                for claim in &scan.expired {
+                    recover(&inner, claim).await;
+                }
+                for session in scan.due {
+                    inner.wake(session, Scope::All, None, 0);
+                }
+                marked(&inner).await;
+            }
+            Err(error) => warn!(error = %crate::chain(&error), "the scan failed"),
+        }
+        tokio::time::sleep(
+            inner
+                .shared
+                .settings
+                .poll_every
+                .mul_f64(rand::random_range(0.8..=1.0)),
+        )
+        .await;
+    }
+}
+
+/// Finds the interrupts that another process marked on what runs here.
+async fn marked(inner: &Arc<Inner>) {
+    let sessions: Vec<SessionId> = inner.slots().keys().copied().collect();
+    for session in sessions {
+        if let Ok(Some(tail)) = inner.shared.store.tail(session).await
+            && tail
+                .claim
+                .as_ref()
+                .is_some_and(|claim| claim.interrupt && claim.owner == inner.shared.owner)
+            && let Some(slot) = inner.slots().get(&session)
+        {
+            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+        }
+    }
+}
+
+async fn recover(inner: &Arc<Inner>, claim: &Claim) {
+    let seen = Fence {
+        execution: claim.execution,
+        owner: claim.owner,
+    };
+    if inner.held().contains_key(&claim.execution) {
+        // Its own watchdog drops it first.
+        return;
+    }
+    let write = Write::Recover {
+        seen,
+        max_attempts: inner.shared.settings.max_attempts,
+    };
+    match inner.shared.commit(claim.session, write).await {
+        Ok(committed) => {
+            let Reply::Recovered(outcome) = committed.reply else {
+                return;
+            };
+            info!(session = %claim.session, execution = %claim.execution, ?outcome, "recovered");
+            if let Outcome::Resume { attempts } = outcome {
+                inner.wake(claim.session, Scope::All, None, attempts);
+            }
+        }
+        // Another node was first.
+        Err(StoreError::Refused(Refused::ClaimChanged(_) | Refused::NotFound(_))) => {}
+        Err(error) => {
+            warn!(session = %claim.session, error = %crate::chain(&error), "could not recover")
+        }
+    }
+}

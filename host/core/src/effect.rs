@@ -1,0 +1,834 @@
+//! The effect of one step: a model's answer as it streams in, calls as they become whole, their
+//! results. It goes on from wherever the step stands, so a step that recovery left open is run by the
+//! same code as a fresh one.
+//!
+//! What is known stays in a buffer until a flush is due, a call that acts on the world needs its
+//! write-ahead, or the step is settled; then it is left with the execution for the next commit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, debug};
+use uuid::Uuid;
+
+use crate::coordinator::{Stop, backoff};
+use crate::decision::tools_of;
+use crate::event::{EventBody, Piece, ProviderRef, Timing, ToolboxRef};
+use crate::exchange::{Broken, Heard, Try};
+use crate::history::Ending;
+use crate::id::digest;
+use crate::live::Live;
+use crate::model::{
+    Effect as Class, Failure, FailureClass, FinishReason, Media, NewMedia, Part, ProviderState,
+    ToolCall, ToolOutcome, ToolResult, Usage,
+};
+use crate::overlay::Overlay;
+use crate::plugin::{
+    Action, CallError, CallRequest, Exchange, ModelEvent, Output, Progress, Summary, Tool,
+};
+use crate::project;
+use crate::recovery;
+use crate::tail::{CallStatus, Step};
+use crate::transcript;
+use crate::turn::{Execution, Halt};
+
+/// One step's effect while it is under way.
+pub(crate) struct Effect<'e> {
+    exec: &'e mut Execution,
+    /// With everything that is known, committed or not.
+    step: Step,
+    /// Produced and not yet made an event.
+    buffer: Vec<Piece>,
+    /// When the buffer and what is kept must be durable.
+    flush_at: Option<tokio::time::Instant>,
+    tools: Vec<(ToolboxRef, Tool)>,
+    schemas: HashMap<String, Arc<jsonschema::Validator>>,
+    running: JoinSet<(String, ToolResult, Timing)>,
+    cancel: CancellationToken,
+    began: Instant,
+    first_ms: Option<u64>,
+    usage: Option<Usage>,
+    /// How the answer ended, held back until the calls that run have their results.
+    over: Option<Ending>,
+}
+
+impl<'e> Effect<'e> {
+    /// The effect of the execution's open step.
+    pub(crate) async fn new(exec: &'e mut Execution) -> Result<Self, Halt> {
+        let step = exec
+            .tail
+            .step
+            .clone()
+            .ok_or_else(|| Halt::Failed("no step is open".into()))?;
+        let mut tools = Vec::new();
+        for toolbox in &step.started.toolboxes {
+            let of = tools_of(&exec.shared.plugins, toolbox)
+                .await
+                .map_err(Halt::Failed)?;
+            tools.extend(of.into_iter().map(|tool| (toolbox.clone(), tool)));
+        }
+        Ok(Self {
+            exec,
+            step,
+            buffer: Vec::new(),
+            flush_at: None,
+            tools,
+            schemas: HashMap::new(),
+            running: JoinSet::new(),
+            cancel: CancellationToken::new(),
+            began: Instant::now(),
+            first_ms: None,
+            usage: None,
+            over: None,
+        })
+    }
+
+    /// Runs until the step is settled. What it leaves uncommitted stays with the execution.
+    pub(crate) async fn run(mut self) -> Result<(), Halt> {
+        let outcome = self.go().await;
+        if let Err(Halt::Stopped) = outcome {
+            self.stop().await?;
+        }
+        outcome
+    }
+
+    async fn go(&mut self) -> Result<(), Halt> {
+        if let Action::Compact(compact) = self.step.started.action.clone() {
+            return self.compact(compact.through, compact.summary).await;
+        }
+        let waiting: Vec<String> = self
+            .step
+            .calls
+            .iter()
+            .filter(|call| !call.own && !call.hosted)
+            .filter(|call| matches!(call.status, CallStatus::Ready | CallStatus::Started))
+            .map(|call| call.id.clone())
+            .collect();
+        for call in waiting {
+            self.begin(&call).await?;
+        }
+        self.model().await?;
+        while !self.step.is_settled() {
+            self.tick(None).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks the model, as often as it takes, if its answer is awaited.
+    async fn model(&mut self) -> Result<(), Halt> {
+        if !self.step.asks_model() || self.step.ending.is_some() {
+            return Ok(());
+        }
+        let provider = self.step.started.provider.clone();
+        let provider = provider.ok_or_else(|| Halt::Failed("the step names no provider".into()))?;
+        let exchange = match self.encode(&provider).await {
+            Ok(exchange) => exchange,
+            Err(message) => {
+                let failure = Failure {
+                    class: FailureClass::InvalidRequest,
+                    message,
+                    retry_after_ms: None,
+                };
+                return self.end(Ending::Failed(failure)).await;
+            }
+        };
+        loop {
+            self.wait_for_turn(&provider).await?;
+            let mut attempt = Try::start(
+                Arc::clone(&self.exec.shared),
+                provider.clone(),
+                exchange.clone(),
+            );
+            let broken = loop {
+                match self.tick(Some(&mut attempt)).await? {
+                    Some(Heard::Event(event)) => match self.take(&provider, event).await? {
+                        Taken::More => {}
+                        Taken::Over(ending) => return self.end(ending).await,
+                        Taken::Broken(broken) => break broken,
+                    },
+                    Some(Heard::Over(Ok(()))) => {
+                        break Broken::new(
+                            FailureClass::Incomplete,
+                            "the answer ended without a finish",
+                        );
+                    }
+                    Some(Heard::Over(Err(broken))) => break broken,
+                    None => {}
+                }
+            };
+            drop(attempt);
+            let tries = self.step.retries + 1;
+            let untouched = self.step.content.is_empty();
+            if !(broken.retry && untouched && tries < self.exec.shared.settings.max_tries) {
+                return self.end(Ending::Failed(broken.failure)).await;
+            }
+            let settings = &self.exec.shared.settings;
+            let asked =
+                Duration::from_millis(u64::from(broken.failure.retry_after_ms.unwrap_or(0)));
+            let wait = backoff(settings.retry_base, settings.retry_max, tries).max(asked);
+            if broken.failure.class == FailureClass::RateLimited {
+                let until = self.exec.shared.clock.monotonic() + wait.as_millis() as u64;
+                let mut backoff = self
+                    .exec
+                    .shared
+                    .backoff
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                let known = backoff.entry(provider.alias.clone()).or_default();
+                *known = (*known).max(until);
+            }
+            debug!(tries, ?wait, failure = %broken.failure.message, "the model call is retried");
+            self.record(EventBody::RetryScheduled {
+                step: self.step.seq,
+                attempt: tries,
+                wait_ms: wait.as_millis() as u64,
+                failure: broken.failure,
+            })?;
+            self.exec.flush(true).await?;
+            self.pause(wait).await?;
+        }
+    }
+
+    async fn encode(&mut self, provider: &ProviderRef) -> Result<Exchange, String> {
+        let shared = Arc::clone(&self.exec.shared);
+        let history = Overlay::new(
+            Arc::clone(&shared.store),
+            self.exec.session,
+            self.step.seq - 1,
+            Vec::new(),
+        );
+        let call = self.step.model_call().ok_or("the step asks no model")?;
+        let tools: Vec<Tool> = self.tools.iter().map(|(_, tool)| tool.clone()).collect();
+        let basis = &self.step.started.basis;
+        let last =
+            basis.budget.steps <= 1 || matches!(self.step.started.action, Action::Compact(_));
+        let request = transcript::request(
+            &history,
+            call,
+            provider,
+            &tools,
+            basis.context.through,
+            last,
+        )
+        .await?;
+        shared
+            .plugins
+            .encode(&provider.digest, request)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// Waits until the provider's secret may be used again.
+    async fn wait_for_turn(&mut self, provider: &ProviderRef) -> Result<(), Halt> {
+        loop {
+            let shared = &self.exec.shared;
+            let until = {
+                let backoff = shared
+                    .backoff
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                backoff.get(&provider.alias).copied().unwrap_or(0)
+            };
+            let now = shared.clock.monotonic();
+            if until <= now {
+                return Ok(());
+            }
+            self.pause(Duration::from_millis(until - now)).await?;
+        }
+    }
+
+    async fn pause(&mut self, wait: Duration) -> Result<(), Halt> {
+        let until = tokio::time::Instant::now() + wait;
+        let stop = &mut self.exec.stop;
+        tokio::select! {
+            () = tokio::time::sleep_until(until) => Ok(()),
+            _ = stop.wait_for(|stop| *stop > Stop::Drain) => Err(Halt::Stopped),
+        }
+    }
+
+    /// Waits for whatever comes next: an event of the model (given back), a result, a flush, a stop.
+    async fn tick(&mut self, attempt: Option<&mut Try>) -> Result<Option<Heard>, Halt> {
+        let listening = attempt.is_some();
+        let flush_at = self.flush_at;
+        let heard = async {
+            match attempt {
+                Some(attempt) => attempt.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let flush = async {
+            match flush_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let next = {
+            let stop = &mut self.exec.stop;
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop > Stop::Drain) => return Err(Halt::Stopped),
+                Some(done) = self.running.join_next(), if !self.running.is_empty() => Next::Result(done),
+                () = flush => Next::Flush,
+                heard = heard, if listening => Next::Heard(heard),
+            }
+        };
+        match next {
+            Next::Result(done) => self.settle(done, listening).await?,
+            Next::Flush => self.flush().await?,
+            Next::Heard(heard) => return Ok(Some(heard)),
+        }
+        Ok(None)
+    }
+
+    /// Takes one event of the model in.
+    async fn take(&mut self, provider: &ProviderRef, event: ModelEvent) -> Result<Taken, Halt> {
+        if self.first_ms.is_none() {
+            self.first_ms = Some(self.began.elapsed().as_millis() as u64);
+        }
+        let seq = self.step.seq;
+        let piece = match event {
+            ModelEvent::Usage(usage) => {
+                self.usage = Some(usage);
+                return Ok(Taken::More);
+            }
+            ModelEvent::Finished(reason) => {
+                if let Some(call) = self
+                    .step
+                    .calls
+                    .iter()
+                    .find(|call| call.status == CallStatus::Streaming)
+                {
+                    let rule = format!("the answer finished inside call {:?}", call.id);
+                    return Ok(Taken::Broken(Broken {
+                        retry: false,
+                        ..Broken::new(FailureClass::Protocol, rule)
+                    }));
+                }
+                return Ok(Taken::Over(Ending::Finished(reason)));
+            }
+            ModelEvent::Failed(failure) => {
+                return Ok(Taken::Broken(Broken {
+                    retry: failure.class.is_retried(),
+                    failure,
+                }));
+            }
+            ModelEvent::TextDelta(text) if text.is_empty() => return Ok(Taken::More),
+            ModelEvent::ReasoningDelta(text) if text.is_empty() => return Ok(Taken::More),
+            ModelEvent::TextDelta(text) => {
+                self.live(Live::Text {
+                    step: seq,
+                    text: text.clone(),
+                });
+                Piece::Text(text)
+            }
+            ModelEvent::ReasoningDelta(text) => {
+                self.live(Live::Reasoning {
+                    step: seq,
+                    text: text.clone(),
+                });
+                Piece::Reasoning(text)
+            }
+            ModelEvent::ToolCallStart { id, tool } => {
+                self.live(Live::Arguments {
+                    step: seq,
+                    call: id.clone(),
+                    tool: tool.clone(),
+                    text: String::new(),
+                });
+                Piece::Call { id, tool }
+            }
+            ModelEvent::ToolCallDelta { id, arguments } => {
+                let tool = self
+                    .step
+                    .call(&id)
+                    .map_or_else(String::new, |call| call.tool.clone());
+                self.live(Live::Arguments {
+                    step: seq,
+                    call: id.clone(),
+                    tool,
+                    text: arguments.clone(),
+                });
+                Piece::Arguments {
+                    id,
+                    text: arguments,
+                }
+            }
+            ModelEvent::ToolCallEnd { id } => {
+                if let Err(rule) = self.piece(Piece::CallReady { id: id.clone() }) {
+                    return Ok(Taken::Broken(rule));
+                }
+                if self.step.call(&id).is_some_and(|call| !call.own) {
+                    self.begin(&id).await?;
+                }
+                return Ok(Taken::More);
+            }
+            ModelEvent::HostedCall(call) => Piece::HostedCall(call),
+            ModelEvent::HostedResult(result) => Piece::HostedResult(result),
+            ModelEvent::ProviderState(data) => Piece::ProviderState(ProviderState {
+                provider: provider.name.clone(),
+                data,
+            }),
+            ModelEvent::Media(media) => Piece::Media(self.media(media).await?),
+        };
+        Ok(match self.piece(piece) {
+            Ok(()) => Taken::More,
+            Err(broken) => Taken::Broken(broken),
+        })
+    }
+
+    fn live(&self, event: Live) {
+        self.exec.shared.hub.live(self.exec.session, event);
+    }
+
+    /// Takes a piece of the answer in, into the buffer.
+    fn piece(&mut self, piece: Piece) -> Result<(), Broken> {
+        let taken = self.step.take(self.exec.session, &piece);
+        taken.map_err(|rule| Broken {
+            retry: false,
+            ..Broken::new(FailureClass::Protocol, rule)
+        })?;
+        match (self.buffer.last_mut(), piece) {
+            (Some(Piece::Text(last)), Piece::Text(text))
+            | (Some(Piece::Reasoning(last)), Piece::Reasoning(text)) => {
+                last.push_str(&text);
+            }
+            (Some(Piece::Arguments { id, text: last }), Piece::Arguments { id: of, text })
+                if *id == of =>
+            {
+                last.push_str(&text);
+            }
+            (_, piece) => self.buffer.push(piece),
+        }
+        self.due();
+        Ok(())
+    }
+
+    /// Something waits to be made durable.
+    fn due(&mut self) {
+        let every = self.exec.shared.settings.flush_every;
+        self.flush_at
+            .get_or_insert_with(|| tokio::time::Instant::now() + every);
+    }
+
+    /// Makes an event of the buffer.
+    fn pour(&mut self) {
+        if !self.buffer.is_empty() {
+            let pieces = std::mem::take(&mut self.buffer);
+            self.exec.keep(EventBody::StepOutput {
+                step: self.step.seq,
+                pieces,
+            });
+        }
+    }
+
+    /// Keeps an event and takes it into the step.
+    fn record(&mut self, body: EventBody) -> Result<(), Halt> {
+        self.pour();
+        let next = self.exec.tail.session.head + 1;
+        project::fold_step(&mut self.step, self.exec.session, next, &body).map_err(Halt::Failed)?;
+        self.exec.keep(body);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Halt> {
+        self.pour();
+        self.flush_at = None;
+        self.exec.flush(false).await
+    }
+
+    /// Begins a call whose arguments are whole, or settles it where it cannot be run.
+    async fn begin(&mut self, id: &str) -> Result<(), Halt> {
+        let Some(call) = self.step.tool_call(id).cloned() else {
+            return Err(Halt::Failed(format!("call {id:?} is not in its step")));
+        };
+        let found = self
+            .tools
+            .iter()
+            .find(|(_, tool)| tool.definition.name == call.tool)
+            .cloned();
+        let Some((toolbox, tool)) = found else {
+            let text = format!("There is no tool {:?}.", call.tool);
+            return self.refuse(&call, ToolOutcome::UnknownTool, text).await;
+        };
+        if let Err(text) = self.check(&toolbox, &tool, &call.arguments) {
+            return self
+                .refuse(&call, ToolOutcome::InvalidArguments, text)
+                .await;
+        }
+        let runs = self.step.call(id).map_or(0, |call| call.runs);
+        let key = Uuid::new_v5(
+            &self.exec.session.0,
+            format!("call/{}/{id}", self.step.seq).as_bytes(),
+        )
+        .to_string();
+        if tool.effect != Class::Pure {
+            // The write-ahead: after a crash this says that the call may have happened.
+            self.record(EventBody::CallStarted {
+                step: self.step.seq,
+                call: id.into(),
+                toolbox: toolbox.alias.clone(),
+                digest: toolbox.digest.clone(),
+                effect: tool.effect,
+                key: key.clone(),
+                run: runs + 1,
+            })?;
+            self.flush_at = None;
+            self.exec.flush(true).await?;
+        }
+        self.live(Live::Started {
+            step: self.step.seq,
+            call: id.into(),
+            tool: call.tool.clone(),
+        });
+        self.spawn(toolbox, call, tool.effect, key, runs);
+        Ok(())
+    }
+
+    fn check(&mut self, toolbox: &ToolboxRef, tool: &Tool, arguments: &str) -> Result<(), String> {
+        let value: serde_json::Value = serde_json::from_str(arguments)
+            .map_err(|cause| format!("The arguments are not valid JSON: {cause}."))?;
+        let key = format!("{}/{}", toolbox.alias, tool.definition.name);
+        let validator = match self.schemas.get(&key) {
+            Some(validator) => Arc::clone(validator),
+            None => {
+                let schema = serde_json::from_str(&tool.definition.input_schema)
+                    .map_err(|cause| cause.to_string())?;
+                let validator =
+                    jsonschema::validator_for(&schema).map_err(|cause| cause.to_string())?;
+                Arc::clone(self.schemas.entry(key).or_insert(Arc::new(validator)))
+            }
+        };
+        let errors: Vec<String> = validator
+            .iter_errors(&value)
+            .take(5)
+            .map(|error| format!("{error} at {:?}", error.instance_path().to_string()))
+            .collect();
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(format!(
+                "The arguments break the tool's schema: {}.",
+                errors.join("; ")
+            ))
+        }
+    }
+
+    async fn refuse(
+        &mut self,
+        call: &ToolCall,
+        outcome: ToolOutcome,
+        text: String,
+    ) -> Result<(), Halt> {
+        let result = ToolResult {
+            call: call.id.clone(),
+            tool: call.tool.clone(),
+            outcome,
+            output: vec![Part::Text(text)],
+            whole: None,
+        };
+        self.record(EventBody::CallSettled {
+            step: self.step.seq,
+            result,
+            timing: Timing::default(),
+        })?;
+        self.due();
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        toolbox: ToolboxRef,
+        call: ToolCall,
+        effect: Class,
+        key: String,
+        earlier_runs: u32,
+    ) {
+        let shared = Arc::clone(&self.exec.shared);
+        let (session, step) = (self.exec.session, self.step.seq);
+        let cancel = self.cancel.clone();
+        let (hub, id) = (shared.hub.clone(), call.id.clone());
+        let progress = Progress(Arc::new(move |message| {
+            hub.live(
+                session,
+                Live::Progress {
+                    step,
+                    call: id.clone(),
+                    message,
+                },
+            );
+        }));
+        let span = tracing::info_span!("call", step, call = %call.id, tool = %call.tool);
+        let task = async move {
+            let began = Instant::now();
+            let request = CallRequest {
+                session,
+                call: call.clone(),
+                effect,
+                idempotency_key: key,
+                earlier_runs,
+                options: toolbox.options.clone(),
+                toolbox: toolbox.alias.clone(),
+                cancel,
+                progress,
+            };
+            let answer = shared.plugins.call(&toolbox.digest, request).await;
+            let result = worded(&shared, &call, answer).await;
+            let timing = Timing {
+                first_ms: None,
+                total_ms: began.elapsed().as_millis() as u64,
+            };
+            (call.id, result, timing)
+        };
+        self.running.spawn(task.instrument(span));
+    }
+
+    /// Records the result of a call.
+    async fn settle(
+        &mut self,
+        done: Result<(String, ToolResult, Timing), tokio::task::JoinError>,
+        listening: bool,
+    ) -> Result<(), Halt> {
+        let (id, result, timing) =
+            done.map_err(|cause| Halt::Failed(format!("a call broke off in the host: {cause}")))?;
+        let acted = self
+            .step
+            .call(&id)
+            .is_some_and(|call| call.status == CallStatus::Started);
+        self.record(EventBody::CallSettled {
+            step: self.step.seq,
+            result,
+            timing,
+        })?;
+        if self.running.is_empty()
+            && let Some(ending) = self.over.take()
+        {
+            self.close(ending)?;
+        }
+        let last = !listening && self.running.is_empty();
+        if acted && !last {
+            // What was done to the world is told at once, unless the step's last commit tells it now.
+            self.flush().await?;
+        } else {
+            self.due();
+        }
+        Ok(())
+    }
+
+    /// The model's answer is over. Calls that it left open get their results first.
+    async fn end(&mut self, ending: Ending) -> Result<(), Halt> {
+        for body in self.orphans() {
+            self.record(body)?;
+        }
+        if matches!(ending, Ending::Failed(_)) && !self.running.is_empty() {
+            // The results come before the failure: they are what the runner goes on from.
+            self.over = Some(ending);
+            self.flush().await?;
+            while self.over.is_some() {
+                self.tick(None).await?;
+            }
+            return Ok(());
+        }
+        self.close(ending)?;
+        self.due();
+        Ok(())
+    }
+
+    fn close(&mut self, ending: Ending) -> Result<(), Halt> {
+        let timing = Timing {
+            first_ms: self.first_ms,
+            total_ms: self.began.elapsed().as_millis() as u64,
+        };
+        let (step, usage) = (self.step.seq, self.usage.take());
+        self.record(EventBody::ModelEnded {
+            step,
+            ending,
+            usage,
+            timing,
+        })
+    }
+
+    /// Results for calls that can have none: cut off in their arguments, or hosted and unanswered.
+    fn orphans(&mut self) -> Vec<EventBody> {
+        let step = &self.step;
+        step.calls
+            .iter()
+            .filter_map(|call| match (call.status, call.hosted) {
+                (CallStatus::Streaming, _) => {
+                    Some(recovery::settled(step, call, ToolOutcome::NotStarted))
+                }
+                (CallStatus::Started, true) => {
+                    Some(recovery::settled(step, call, ToolOutcome::ResultMissing))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Told to stop: calls may clean up for a moment, and what is known is kept.
+    async fn stop(&mut self) -> Result<(), Halt> {
+        self.cancel.cancel();
+        let grace = tokio::time::sleep(self.exec.shared.settings.cancel_grace);
+        tokio::pin!(grace);
+        loop {
+            tokio::select! {
+                biased;
+                done = self.running.join_next() => match done {
+                    None => break,
+                    Some(Ok((_, result, timing))) => {
+                        // A call that was cut off has the verdict of its class, not its own words.
+                        let stopped = result.outcome == ToolOutcome::Interrupted
+                            && *self.exec.stop.borrow() != Stop::User;
+                        if !stopped {
+                            self.record(EventBody::CallSettled { step: self.step.seq, result, timing })?;
+                        }
+                    }
+                    Some(Err(_)) => {}
+                },
+                () = &mut grace => break,
+            }
+        }
+        self.running.abort_all();
+        self.pour();
+        Ok(())
+    }
+
+    async fn media(&self, media: NewMedia) -> Result<Media, Halt> {
+        keep_media(&self.exec.shared, media)
+            .await
+            .map_err(Halt::Failed)
+    }
+
+    /// Moves the beginning of the live context.
+    async fn compact(&mut self, through: crate::id::Seq, summary: Summary) -> Result<(), Halt> {
+        let step = self.step.seq;
+        let text = match summary {
+            Summary::Text(text) => text,
+            Summary::Model(_) => {
+                self.model().await?;
+                match &self.step.ending {
+                    Some(Ending::Finished(
+                        FinishReason::Stop | FinishReason::Length | FinishReason::Other(_),
+                    )) if !self.step.text().is_empty() => self.step.text(),
+                    other => {
+                        let failure = match other {
+                            Some(Ending::Failed(failure)) => failure.clone(),
+                            _ => Failure {
+                                class: FailureClass::Incomplete,
+                                message: "the model gave no summary".into(),
+                                retry_after_ms: None,
+                            },
+                        };
+                        return self.record(EventBody::ContextKept { step, failure });
+                    }
+                }
+            }
+        };
+        self.record(EventBody::ContextCompacted {
+            step,
+            through,
+            summary: vec![Part::Text(text)],
+        })
+    }
+}
+
+/// What an effect in progress waits for.
+enum Next {
+    Result(Result<(String, ToolResult, Timing), tokio::task::JoinError>),
+    Flush,
+    Heard(Heard),
+}
+
+/// What became of an event of the model.
+enum Taken {
+    More,
+    Over(Ending),
+    Broken(Broken),
+}
+
+async fn keep_media(shared: &crate::node::Shared, media: NewMedia) -> Result<Media, String> {
+    let name = digest(&media.data);
+    shared
+        .store
+        .blob_put(&name, &media.data)
+        .await
+        .map_err(|error| crate::chain(&error))?;
+    Ok(Media {
+        digest: name,
+        media_type: media.media_type,
+        size: media.data.len() as u64,
+        name: media.name,
+    })
+}
+
+/// The result of a call, ready to be shown to a model.
+async fn worded(
+    shared: &crate::node::Shared,
+    call: &ToolCall,
+    answer: Result<Vec<Output>, CallError>,
+) -> ToolResult {
+    let mut whole = None;
+    let (outcome, output) = match answer {
+        Ok(outputs) => {
+            let mut parts = Vec::new();
+            let mut failed = None;
+            for output in outputs {
+                match output {
+                    Output::Text(text) if text.len() <= shared.settings.tool_output_shown => {
+                        parts.push(Part::Text(text));
+                    }
+                    Output::Text(text) => {
+                        let mut cut = shared.settings.tool_output_shown;
+                        while !text.is_char_boundary(cut) {
+                            cut -= 1;
+                        }
+                        let note =
+                            format!("{}\n[{} of {} bytes shown]", &text[..cut], cut, text.len());
+                        parts.push(Part::Text(note));
+                        let media = NewMedia {
+                            media_type: "text/plain".into(),
+                            name: None,
+                            data: text.into_bytes(),
+                        };
+                        match keep_media(shared, media).await {
+                            Ok(media) => whole = Some(media),
+                            Err(cause) => failed = Some(cause),
+                        }
+                    }
+                    Output::Media(media) => match keep_media(shared, media).await {
+                        Ok(media) => parts.push(Part::Media(media)),
+                        Err(cause) => failed = Some(cause),
+                    },
+                }
+            }
+            match failed {
+                None => (ToolOutcome::Succeeded, parts),
+                Some(cause) => {
+                    parts.push(Part::Text(format!(
+                        "Part of the output could not be kept: {cause}"
+                    )));
+                    (ToolOutcome::Succeeded, parts)
+                }
+            }
+        }
+        Err(error) => {
+            let outcome = match &error {
+                CallError::InvalidArguments(_) => ToolOutcome::InvalidArguments,
+                CallError::Denied(_) => ToolOutcome::Denied,
+                CallError::Failed(_) => ToolOutcome::Failed,
+                CallError::Cancelled(_) => ToolOutcome::Interrupted,
+                CallError::Crashed(_) => ToolOutcome::Crashed,
+            };
+            (outcome, vec![Part::Text(error.to_string())])
+        }
+    };
+    ToolResult {
+        call: call.id.clone(),
+        tool: call.tool.clone(),
+        outcome,
+        output,
+        whole,
+    }
+}

@@ -1,0 +1,551 @@
+//! What is logged: the event, its envelope and every type of body, with the version of its format.
+//!
+//! A released type keeps decoding for ever. A change of its shape is a new version, a type that this
+//! build does not know is skipped by readers and keeps the session from being run.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::history::{Author, ChildResult, Ending, ModelRef, Signal};
+use crate::id::{
+    Digest, EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq, SessionId,
+};
+use crate::model::{
+    Effect, Failure, HostedResult, Media, Part, ProviderState, Range, ToolResult, Usage,
+};
+use crate::plugin::{Action, Answer, Budget, ProviderConfig, State, Trigger};
+
+/// One immutable record of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub session: SessionId,
+    pub seq: Seq,
+    pub id: EventId,
+    pub at: Millis,
+    /// The execution under whose claim it was written, if any.
+    pub execution: Option<ExecutionId>,
+    /// The recovery that wrote it, if any. Such an event names no execution as its writer.
+    pub recovery: Option<RecoveryId>,
+    pub body: EventBody,
+}
+
+/// An event as it is stored and serialised: its type, version and JSON data apart, so that what a
+/// build does not know still passes through it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub session: SessionId,
+    pub seq: Seq,
+    pub id: EventId,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub version: u32,
+    pub at: Millis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryId>,
+    pub data: Value,
+}
+
+/// This build cannot read an event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A newer build wrote it.
+    #[error("event {seq} has type {kind:?} version {version}, which this build does not know")]
+    Unknown {
+        seq: Seq,
+        kind: String,
+        version: u32,
+    },
+    /// Its data do not fit its type.
+    #[error("event {seq} of type {kind:?} is damaged: {cause}")]
+    Damaged {
+        seq: Seq,
+        kind: String,
+        cause: String,
+    },
+}
+
+/// An event that is to be written. Its seq is given by the commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventDraft {
+    pub id: EventId,
+    pub body: EventBody,
+}
+
+impl EventDraft {
+    /// A draft under a fresh id.
+    #[must_use]
+    pub fn new(body: EventBody) -> Self {
+        Self {
+            id: EventId::new(),
+            body,
+        }
+    }
+}
+
+impl From<EventBody> for EventDraft {
+    fn from(body: EventBody) -> Self {
+        Self::new(body)
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", content = "data")]
+pub enum EventBody {
+    #[serde(rename = "session.created")]
+    SessionCreated(SessionCreated),
+    /// The session's model was changed by a control.
+    #[serde(rename = "session.configured")]
+    SessionConfigured { model: ModelRef },
+    #[serde(rename = "session.quarantined")]
+    SessionQuarantined { reason: String },
+    /// An operator lets a quarantined or held back session go on.
+    #[serde(rename = "session.released")]
+    SessionReleased {},
+    #[serde(rename = "session.cancelled")]
+    SessionCancelled {},
+
+    #[serde(rename = "input.admitted")]
+    InputAdmitted {
+        input: InputId,
+        delivery: Delivery,
+        content: InputContent,
+    },
+    #[serde(rename = "input.cancelled")]
+    InputCancelled { input: InputId },
+    #[serde(rename = "input.redelivered")]
+    InputRedelivered { input: InputId, delivery: Delivery },
+    /// The input enters the history here.
+    #[serde(rename = "input.promoted")]
+    InputPromoted { input: InputId },
+    /// A client asked to stop what runs. Clears the intent of what is pending.
+    #[serde(rename = "interrupt.requested")]
+    InterruptRequested {},
+
+    #[serde(rename = "execution.started")]
+    ExecutionStarted {
+        execution: ExecutionId,
+        owner: OwnerId,
+    },
+    #[serde(rename = "execution.succeeded")]
+    ExecutionSucceeded { execution: ExecutionId },
+    #[serde(rename = "execution.failed")]
+    ExecutionFailed {
+        execution: ExecutionId,
+        error: String,
+    },
+    #[serde(rename = "execution.interrupted")]
+    ExecutionInterrupted {
+        execution: ExecutionId,
+        reason: InterruptReason,
+    },
+    #[serde(rename = "execution.suspended")]
+    ExecutionSuspended { execution: ExecutionId },
+
+    #[serde(rename = "turn.started")]
+    TurnStarted { steps: u32 },
+    #[serde(rename = "turn.ended")]
+    TurnEnded {
+        outcome: TurnOutcome,
+        /// The decision that ended it, where a runner's did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        decided: Option<Box<StepStarted>>,
+    },
+
+    /// Words of the runner to the user.
+    #[serde(rename = "runner.said")]
+    RunnerSaid { runner: String, parts: Vec<Part> },
+    /// Words of the runner to its model.
+    #[serde(rename = "runner.noted")]
+    RunnerNoted { parts: Vec<Part> },
+    /// The runner's result for a call of one of its own tools.
+    #[serde(rename = "runner.answered")]
+    RunnerAnswered { step: Seq, answer: Answer },
+
+    #[serde(rename = "step.started")]
+    StepStarted(Box<StepStarted>),
+    /// What the model produced since the last one, in order.
+    #[serde(rename = "step.output")]
+    StepOutput { step: Seq, pieces: Vec<Piece> },
+    /// The same request will be sent again after a wait.
+    #[serde(rename = "retry.scheduled")]
+    RetryScheduled {
+        step: Seq,
+        attempt: u32,
+        wait_ms: u64,
+        failure: Failure,
+    },
+    /// The model's answer is over. Its text is in the outputs before.
+    #[serde(rename = "model.ended")]
+    ModelEnded {
+        step: Seq,
+        ending: Ending,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
+        timing: Timing,
+    },
+    /// Write-ahead of a call that acts on the world.
+    #[serde(rename = "call.started")]
+    CallStarted {
+        step: Seq,
+        call: String,
+        toolbox: String,
+        digest: Digest,
+        effect: Effect,
+        key: String,
+        run: u32,
+    },
+    /// The one result of a call.
+    #[serde(rename = "call.settled")]
+    CallSettled {
+        step: Seq,
+        result: ToolResult,
+        timing: Timing,
+    },
+    /// The live context begins anew with a summary.
+    #[serde(rename = "context.compacted")]
+    ContextCompacted {
+        step: Seq,
+        through: Seq,
+        summary: Vec<Part>,
+    },
+    /// A compaction came to nothing. The context is as it was.
+    #[serde(rename = "context.kept")]
+    ContextKept { step: Seq, failure: Failure },
+    /// What recovery made of the step that a crash or a shutdown cut short.
+    #[serde(rename = "step.recovered")]
+    StepRecovered(StepRecovered),
+    /// One claim was settled.
+    #[serde(rename = "recovery.recorded")]
+    RecoveryRecorded {
+        recovery: RecoveryId,
+        execution: ExecutionId,
+        phase: crate::claim::Phase,
+        attempts: u32,
+    },
+}
+
+/// How a session begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCreated {
+    /// Name of the agent.
+    pub agent: String,
+    /// Asked instead of the agent's own model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// When an input enters the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// At the next step boundary.
+    Steer,
+    /// When the session would otherwise go idle, one at a time.
+    Queue,
+}
+
+/// What was accepted for a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum InputContent {
+    Prompt {
+        parts: Vec<Part>,
+    },
+    Signal(Signal),
+    Child(ChildResult),
+    /// Changes the model that is asked from the next step on.
+    Configure {
+        model: ModelRef,
+    },
+}
+
+impl InputContent {
+    /// The word for its kind.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Prompt { .. } => "prompt",
+            Self::Signal(_) => "signal",
+            Self::Child(_) => "child",
+            Self::Configure { .. } => "configure",
+        }
+    }
+
+    /// Controls act at a step boundary of their own: steers behind one wait for it.
+    #[must_use]
+    pub fn is_control(&self) -> bool {
+        matches!(self, Self::Configure { .. })
+    }
+}
+
+/// Why an execution was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InterruptReason {
+    User,
+    Shutdown,
+    Superseded,
+    Crash,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum TurnOutcome {
+    Done,
+    Failed { error: String },
+    Interrupted,
+}
+
+/// What a step was decided under, and the decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepStarted {
+    pub basis: Basis,
+    pub runner: PluginRef,
+    /// The provider that a model call goes to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<ProviderRef>,
+    pub toolboxes: Vec<ToolboxRef>,
+    pub action: Action,
+    /// Stored with the step where the runner gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// A hosted tool that acts once is offered: after a crash the request is not sent again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosted_once: bool,
+    /// How long the runner took, in microseconds.
+    pub decide_us: u64,
+}
+
+/// What the runner was shown beside the history, so that the same question can be asked again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Basis {
+    pub now: Millis,
+    pub trigger: Trigger,
+    pub fresh: Range,
+    pub context: Range,
+    pub budget: Budget,
+    /// Seq of the step whose `state` was handed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_from: Option<Seq>,
+}
+
+/// A plugin that was used: the alias that led to it and what it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginRef {
+    pub alias: String,
+    /// `plugin.name` of its manifest.
+    pub name: String,
+    pub digest: Digest,
+}
+
+/// A provider as configured when the step was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProviderRef {
+    /// Name of the configured provider.
+    pub alias: String,
+    pub name: String,
+    pub digest: Digest,
+    pub model: String,
+    pub config: ProviderConfig,
+}
+
+/// A toolbox as configured when the step was decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolboxRef {
+    pub alias: String,
+    pub digest: Digest,
+    /// JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<String>,
+}
+
+/// A piece of a model's answer. Pieces of one kind that follow each other are one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Piece {
+    Text(String),
+    Reasoning(String),
+    Call {
+        id: String,
+        tool: String,
+    },
+    Arguments {
+        id: String,
+        text: String,
+    },
+    /// The call's arguments are whole.
+    CallReady {
+        id: String,
+    },
+    HostedCall(crate::model::ToolCall),
+    HostedResult(HostedResult),
+    ProviderState(ProviderState),
+    Media(Media),
+}
+
+/// How long an effect took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Timing {
+    /// From its start to its first output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ms: Option<u64>,
+    pub total_ms: u64,
+}
+
+/// The verdicts of a recovery on one step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepRecovered {
+    pub step: Seq,
+    pub execution: ExecutionId,
+    /// The request is sent again, byte for byte.
+    pub ask_again: bool,
+    /// The answer is kept as interrupted.
+    pub interrupted: bool,
+    /// Calls settled without being run; their results are events of their own.
+    pub settled: Vec<String>,
+    /// Calls that are run, or run again.
+    pub run: Vec<String>,
+}
+
+impl EventBody {
+    /// Format version of this type.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        1
+    }
+
+    /// Name of this type, `step.started` for example.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        self.encode().0
+    }
+
+    /// Type and data apart.
+    #[must_use]
+    pub fn encode(&self) -> (String, Value) {
+        let Ok(Value::Object(mut object)) = serde_json::to_value(self) else {
+            unreachable!("an event body serialises to an object")
+        };
+        let Some(Value::String(kind)) = object.remove("type") else {
+            unreachable!("an event body is tagged by its type")
+        };
+        (kind, object.remove("data").unwrap_or(Value::Null))
+    }
+
+    /// The execution that this event ends, if it is a terminal.
+    #[must_use]
+    pub fn terminal_of(&self) -> Option<ExecutionId> {
+        match self {
+            Self::ExecutionSucceeded { execution }
+            | Self::ExecutionFailed { execution, .. }
+            | Self::ExecutionInterrupted { execution, .. }
+            | Self::ExecutionSuspended { execution } => Some(*execution),
+            _ => None,
+        }
+    }
+}
+
+impl Event {
+    /// The stored form.
+    #[must_use]
+    pub fn encode(&self) -> Record {
+        let (kind, data) = self.body.encode();
+        Record {
+            session: self.session,
+            seq: self.seq,
+            id: self.id,
+            kind,
+            version: self.body.version(),
+            at: self.at,
+            execution: self.execution,
+            recovery: self.recovery,
+            data,
+        }
+    }
+}
+
+impl Record {
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`DecodeError::Unknown`] for a type or version that this build does not know,
+    /// [`DecodeError::Damaged`] for data that do not fit their type.
+    pub fn decode(&self) -> Result<Event, DecodeError> {
+        let unknown = || DecodeError::Unknown {
+            seq: self.seq,
+            kind: self.kind.clone(),
+            version: self.version,
+        };
+        if self.version != 1 || !KINDS.contains(&self.kind.as_str()) {
+            return Err(unknown());
+        }
+        let tagged = serde_json::json!({ "type": self.kind, "data": self.data });
+        let body: EventBody =
+            serde_json::from_value(tagged).map_err(|cause| DecodeError::Damaged {
+                seq: self.seq,
+                kind: self.kind.clone(),
+                cause: cause.to_string(),
+            })?;
+        Ok(Event {
+            session: self.session,
+            seq: self.seq,
+            id: self.id,
+            at: self.at,
+            execution: self.execution,
+            recovery: self.recovery,
+            body,
+        })
+    }
+}
+
+/// Every type that this build knows.
+pub const KINDS: &[&str] = &[
+    "session.created",
+    "session.configured",
+    "session.quarantined",
+    "session.released",
+    "session.cancelled",
+    "input.admitted",
+    "input.cancelled",
+    "input.redelivered",
+    "input.promoted",
+    "interrupt.requested",
+    "execution.started",
+    "execution.succeeded",
+    "execution.failed",
+    "execution.interrupted",
+    "execution.suspended",
+    "turn.started",
+    "turn.ended",
+    "runner.said",
+    "runner.noted",
+    "runner.answered",
+    "step.started",
+    "step.output",
+    "retry.scheduled",
+    "model.ended",
+    "call.started",
+    "call.settled",
+    "context.compacted",
+    "context.kept",
+    "step.recovered",
+    "recovery.recorded",
+];
+
+/// The author of what a model call produces.
+#[must_use]
+pub fn author_of(step: &StepStarted) -> Author {
+    match &step.provider {
+        Some(provider) => Author::Model(ModelRef {
+            provider: provider.alias.clone(),
+            model: provider.model.clone(),
+        }),
+        None => Author::Runner(step.runner.name.clone()),
+    }
+}

@@ -1,0 +1,206 @@
+//! The history as runners and people read it: items, each begun by one event.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Millis, Seq};
+use crate::model::{Content, Failure, FinishReason, Part, ToolResult, Usage};
+
+/// One entry of the history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// Seq of the event that began it.
+    pub seq: Seq,
+    /// When that event was recorded.
+    pub at: Millis,
+    pub body: ItemBody,
+}
+
+/// What an item is. The first five are messages: they go into a model request when their range is
+/// named there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "data", rename_all = "snake_case")]
+pub enum ItemBody {
+    User(Vec<Part>),
+    Assistant(Assistant),
+    ToolResult(ToolResult),
+    Note(Vec<Part>),
+    Compaction(Compaction),
+    Recovered(Recovered),
+    Signal(Signal),
+    Approval(Approval),
+    Child(ChildResult),
+    Timer,
+    Other(Other),
+}
+
+/// One answer of a model, or what a runner said or called by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assistant {
+    pub author: Author,
+    pub content: Vec<Content>,
+    pub ending: Ending,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// Who made an assistant item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Author {
+    Model(ModelRef),
+    Runner(String),
+}
+
+/// A model as the operator's configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ModelRef {
+    /// Name of a configured provider.
+    pub provider: String,
+    /// As the server names it.
+    pub model: String,
+}
+
+/// How an assistant item ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    Finished(FinishReason),
+    Failed(Failure),
+    Interrupted,
+}
+
+/// A summary and what it stands for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compaction {
+    pub through: Seq,
+    pub summary: Vec<Part>,
+}
+
+/// What recovery decided about the step that a crash cut short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovered {
+    /// The assistant item that is kept as interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Seq>,
+    /// Calls that recovery settled without running them.
+    pub settled: Vec<String>,
+}
+
+/// Something from outside under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signal {
+    pub name: String,
+    /// JSON text.
+    pub data: String,
+}
+
+/// The answer to an approval request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    pub key: String,
+    pub approved: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A child session has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChildResult {
+    pub key: String,
+    pub outcome: ChildOutcome,
+}
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildOutcome {
+    Done(Vec<Part>),
+    Failed(String),
+    Cancelled,
+    Quarantined(String),
+}
+
+/// An item of a later version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    pub kind: String,
+    /// JSON text.
+    pub data: String,
+}
+
+/// How much a range holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Size {
+    pub items: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+}
+
+impl Size {
+    /// An estimate, good to about a quarter: four bytes a token.
+    #[must_use]
+    pub fn tokens(self) -> u64 {
+        self.bytes / 4
+    }
+}
+
+/// Direction of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+impl Item {
+    /// Whether a model request that names the item's range holds it.
+    #[must_use]
+    pub fn is_message(&self) -> bool {
+        matches!(
+            self.body,
+            ItemBody::User(_)
+                | ItemBody::Assistant(_)
+                | ItemBody::ToolResult(_)
+                | ItemBody::Note(_)
+                | ItemBody::Compaction(_)
+        )
+    }
+
+    /// Bytes of text in it.
+    #[must_use]
+    pub fn text_bytes(&self) -> u64 {
+        fn parts(parts: &[Part]) -> usize {
+            parts
+                .iter()
+                .map(|part| {
+                    if let Part::Text(text) = part {
+                        text.len()
+                    } else {
+                        0
+                    }
+                })
+                .sum()
+        }
+        let bytes = match &self.body {
+            ItemBody::User(p) | ItemBody::Note(p) => parts(p),
+            ItemBody::Compaction(c) => parts(&c.summary),
+            ItemBody::ToolResult(r) => parts(&r.output),
+            ItemBody::Assistant(a) => a
+                .content
+                .iter()
+                .map(|content| match content {
+                    Content::Text(text) | Content::Reasoning(text) => text.len(),
+                    Content::ToolCall(call) | Content::HostedCall(call) => {
+                        call.tool.len() + call.arguments.len()
+                    }
+                    Content::HostedResult(result) => result.data.len(),
+                    Content::ProviderState(state) => state.data.len(),
+                    Content::Media(_) => 0,
+                })
+                .sum(),
+            ItemBody::Signal(signal) => signal.data.len(),
+            ItemBody::Other(other) => other.data.len(),
+            _ => 0,
+        };
+        bytes as u64
+    }
+}

@@ -1,0 +1,395 @@
+//! One process's part of the system: what applications call. Every method that changes a session is
+//! one commit and, where it is work, a wake; nothing here decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+
+use crate::commit::{Admission, Commit, Refused, Reply, Write};
+use crate::config::{Settings, SharedConfig};
+use crate::coordinator::{Coordinator, RunOutcome};
+use crate::event::{Delivery, InputContent, Record, SessionCreated};
+use crate::id::{InputId, OwnerId, Seq, SessionId};
+use crate::live::{Hints, Hub, Live};
+use crate::plugin::Plugins;
+use crate::port::{Clock, Committed, Store, StoreError};
+use crate::tail::{Scope, Status, Tail};
+
+/// The ports that a node stands on.
+#[derive(Clone)]
+pub struct Ports {
+    pub store: Arc<dyn Store>,
+    pub plugins: Arc<dyn Plugins>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Everything that the parts of a node share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) plugins: Arc<dyn Plugins>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) config: Arc<SharedConfig>,
+    pub(crate) settings: Settings,
+    pub(crate) owner: OwnerId,
+    pub(crate) hub: Hub,
+    /// When a secret may be used again, by provider alias: one rate limit is everyone's.
+    pub(crate) backoff: std::sync::Mutex<std::collections::HashMap<String, crate::id::Millis>>,
+}
+
+impl Shared {
+    /// Commits and tells the followers.
+    pub(crate) async fn commit(
+        &self,
+        session: SessionId,
+        write: Write,
+    ) -> Result<Committed, StoreError> {
+        let committed = self
+            .store
+            .commit(Commit {
+                session,
+                at: self.clock.wall(),
+                write,
+            })
+            .await?;
+        if !committed.events.is_empty() {
+            self.hub.committed(session, committed.tail.session.head);
+        }
+        Ok(committed)
+    }
+}
+
+/// One start of one process.
+pub struct Node {
+    shared: Arc<Shared>,
+    coordinator: Coordinator,
+}
+
+/// A piece of a log as a reader meets it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Followed {
+    Event(Record),
+    /// Every event up to this seq has been given; what comes now is new.
+    Synced(Seq),
+}
+
+/// Events of a page.
+const PAGE: u32 = 256;
+
+impl Node {
+    /// Starts the loops of renewal and recovery on the current tokio runtime.
+    #[must_use]
+    pub fn start(ports: Ports, settings: Settings, config: Arc<SharedConfig>) -> Arc<Self> {
+        let shared = Arc::new(Shared {
+            store: ports.store,
+            plugins: ports.plugins,
+            clock: ports.clock,
+            config,
+            settings,
+            owner: OwnerId::new(),
+            hub: Hub::default(),
+            backoff: std::sync::Mutex::default(),
+        });
+        let coordinator = Coordinator::start(Arc::clone(&shared));
+        Arc::new(Self {
+            shared,
+            coordinator,
+        })
+    }
+
+    /// This process start.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.shared.owner
+    }
+
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &Arc<SharedConfig> {
+        &self.shared.config
+    }
+
+    /// Creates a session, or finds the one that was created by this id with the same content. True if
+    /// it was there already.
+    ///
+    /// # Errors
+    /// [`Refused::SessionConflict`] where the id is held by another session.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the session may exist; the same call again answers as if it were the first.
+    pub async fn create(
+        &self,
+        session: SessionId,
+        created: SessionCreated,
+    ) -> Result<bool, StoreError> {
+        let committed = self.shared.commit(session, Write::Create(created)).await?;
+        Ok(committed.reply == Reply::Existed)
+    }
+
+    /// Accepts an input and wakes the session. Durable when it returns, before any work.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::InputConflict`], [`Refused::Cancelled`].
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the input may be admitted; the same id again gives the first admission.
+    pub async fn admit(
+        &self,
+        session: SessionId,
+        input: InputId,
+        delivery: Delivery,
+        content: InputContent,
+    ) -> Result<Admission, StoreError> {
+        let committed = self
+            .shared
+            .commit(
+                session,
+                Write::Admit {
+                    input,
+                    delivery,
+                    content,
+                },
+            )
+            .await?;
+        let Reply::Admitted(admission) = committed.reply else {
+            unreachable!("an admission is answered by one")
+        };
+        if committed.tail.is_runnable() {
+            let scope = if delivery == Delivery::Steer {
+                Scope::Steers
+            } else {
+                Scope::All
+            };
+            self.coordinator.wake(session, scope);
+        }
+        Ok(admission)
+    }
+
+    /// Takes a pending input back.
+    ///
+    /// # Errors
+    /// [`Refused::InputSettled`] once it is promoted or cancelled, [`Refused::InputNotFound`].
+    pub async fn cancel_input(&self, session: SessionId, input: InputId) -> Result<(), StoreError> {
+        self.shared
+            .commit(session, Write::CancelInput { input })
+            .await
+            .map(drop)
+    }
+
+    /// Changes the delivery of a pending input.
+    ///
+    /// # Errors
+    /// As [`Node::cancel_input`].
+    pub async fn redeliver(
+        &self,
+        session: SessionId,
+        input: InputId,
+        delivery: Delivery,
+    ) -> Result<(), StoreError> {
+        self.shared
+            .commit(session, Write::Redeliver { input, delivery })
+            .await?;
+        if delivery == Delivery::Steer {
+            self.coordinator.wake(session, Scope::Steers);
+        }
+        Ok(())
+    }
+
+    /// Sets the intent of what is pending in the scope and wakes the session.
+    pub async fn wake(&self, session: SessionId, scope: Scope) -> Result<(), StoreError> {
+        let committed = self.shared.commit(session, Write::Wake { scope }).await?;
+        if committed.tail.is_runnable() {
+            self.coordinator.wake(session, scope);
+        }
+        Ok(())
+    }
+
+    /// Stops what the session does. Durable when it returns; the cleanup may still go on. False if
+    /// nothing was running or open.
+    pub async fn interrupt(&self, session: SessionId) -> Result<bool, StoreError> {
+        let committed = self.shared.commit(session, Write::Interrupt).await?;
+        self.coordinator.interrupted(session);
+        Ok(matches!(
+            committed.reply,
+            Reply::Interrupted { was_busy: true }
+        ))
+    }
+
+    /// Lifts a quarantine, counts attempts anew, and wakes the session for all that is pending.
+    pub async fn resume(&self, session: SessionId) -> Result<(), StoreError> {
+        let committed = self.shared.commit(session, Write::Release).await?;
+        if committed.tail.is_runnable() {
+            self.coordinator.wake(session, Scope::All);
+        }
+        Ok(())
+    }
+
+    /// Runs the session until it is idle and gives how its execution ended. Joins one that runs.
+    /// With nothing to do it does nothing, unless `forced` opens a turn of this many steps.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives up the waiting and stops nothing.
+    pub async fn run(
+        &self,
+        session: SessionId,
+        forced: Option<u32>,
+    ) -> Result<RunOutcome, StoreError> {
+        self.coordinator.run(session, forced).await
+    }
+
+    /// Waits until the session has neither work nor a claim. At once when idle.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn idle(&self, session: SessionId) -> Result<Arc<Tail>, StoreError> {
+        let mut head = self.shared.hub.watch_head(session);
+        loop {
+            let tail = self.tail(session).await?;
+            if tail.claim.is_none() && !tail.is_runnable() {
+                return Ok(tail);
+            }
+            // A terminal that another node wrote brings no message: look again after a while.
+            let _ = tokio::time::timeout(self.shared.settings.poll_every, head.changed()).await;
+        }
+    }
+
+    /// The session's live end.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`].
+    pub async fn tail(&self, session: SessionId) -> Result<Arc<Tail>, StoreError> {
+        self.shared
+            .store
+            .tail(session)
+            .await?
+            .ok_or_else(|| Refused::NotFound(session).into())
+    }
+
+    /// What the session is doing.
+    pub async fn status(&self, session: SessionId) -> Result<Status, StoreError> {
+        let tail = self.tail(session).await?;
+        Ok(tail.status(self.shared.store.now().await?))
+    }
+
+    /// Removes a session with all its rows. False if there was none.
+    pub async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
+        let deleted = self.shared.store.delete(session).await?;
+        self.coordinator.interrupted(session);
+        Ok(deleted)
+    }
+
+    /// Live events of a session from now on; a slow watcher misses some.
+    #[must_use]
+    pub fn watch_live(&self, session: SessionId) -> tokio::sync::broadcast::Receiver<Live> {
+        self.shared.hub.watch_live(session)
+    }
+
+    /// Change hints across sessions, with room for `capacity` of them.
+    #[must_use]
+    pub fn hints(&self, capacity: usize) -> Hints {
+        self.shared.hub.hints(capacity)
+    }
+
+    /// Reads a log from behind `after`: its history in pages, one [`Followed::Synced`], and, where
+    /// `follow`, every later event. A reader that pauses meets every event once. Ends after the marker
+    /// if not `follow`, and when the session is deleted.
+    ///
+    /// # Errors
+    /// The first item is [`Refused::NotFound`] for an unknown session.
+    pub fn log(
+        &self,
+        session: SessionId,
+        after: Seq,
+        follow: bool,
+    ) -> impl Stream<Item = Result<Followed, StoreError>> + Send + 'static {
+        log(
+            Arc::clone(&self.shared.store),
+            self.shared.hub.clone(),
+            session,
+            after,
+            follow,
+            self.shared.settings.poll_every,
+        )
+    }
+
+    /// Stops taking sessions, lets steps in flight end for the configured grace, then interrupts what
+    /// still runs as `shutdown`, so that another process or the next start goes on at once.
+    pub async fn shutdown(&self) {
+        self.coordinator.shutdown().await;
+    }
+
+    /// Interrupts at once what a running [`Node::shutdown`] still waits for.
+    pub fn shutdown_now(&self) {
+        self.coordinator.shutdown_now();
+    }
+}
+
+/// Reads a log of a store. See [`Node::log`]; without a hub's messages it polls.
+pub fn log(
+    store: Arc<dyn Store>,
+    hub: Hub,
+    session: SessionId,
+    after: Seq,
+    follow: bool,
+    poll_every: Duration,
+) -> impl Stream<Item = Result<Followed, StoreError>> + Send + 'static {
+    struct Reader {
+        store: Arc<dyn Store>,
+        heads: tokio::sync::watch::Receiver<Seq>,
+        cursor: Seq,
+        page: std::collections::VecDeque<Record>,
+        synced: bool,
+        ended: bool,
+    }
+    // Subscribed before the first read, so that no commit falls between the two.
+    let heads = hub.watch_head(session);
+    let reader = Reader {
+        store,
+        heads,
+        cursor: after,
+        page: std::collections::VecDeque::new(),
+        synced: false,
+        ended: false,
+    };
+    futures::stream::unfold(reader, move |mut reader| async move {
+        loop {
+            if reader.ended {
+                return None;
+            }
+            if let Some(record) = reader.page.pop_front() {
+                reader.cursor = record.seq;
+                // A type of a newer build is not for this reader, but moves its cursor.
+                if !crate::event::KINDS.contains(&record.kind.as_str()) {
+                    continue;
+                }
+                return Some((Ok(Followed::Event(record)), reader));
+            }
+            match reader.store.events(session, reader.cursor, PAGE).await {
+                Err(error) => {
+                    reader.ended = true;
+                    return Some((Err(error), reader));
+                }
+                Ok(None) => {
+                    reader.ended = true;
+                    if reader.synced {
+                        return None;
+                    }
+                    return Some((Err(Refused::NotFound(session).into()), reader));
+                }
+                Ok(Some((records, _))) if !records.is_empty() => reader.page.extend(records),
+                Ok(Some((_, head))) => {
+                    if !reader.synced {
+                        reader.synced = true;
+                        reader.ended = !follow;
+                        return Some((Ok(Followed::Synced(head.max(reader.cursor))), reader));
+                    }
+                    let _ = tokio::time::timeout(poll_every, reader.heads.changed()).await;
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,124 @@
+//! A session's history as a runner reads it while it is asked: what the store has, with what is to be
+//! committed together with the answer laid over it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::BoxError;
+use crate::history::{Item, Order, Size};
+use crate::id::{Seq, SessionId};
+use crate::model::Range;
+use crate::plugin::HistoryReader;
+use crate::port::Store;
+
+/// Items of one session up to a fixed seq.
+pub struct Overlay {
+    store: Arc<dyn Store>,
+    session: SessionId,
+    /// Nothing behind this seq is shown.
+    through: Seq,
+    /// Not stored yet, in the order of their seqs.
+    items: Vec<Item>,
+}
+
+/// Bytes of text after which a page ends.
+const PAGE_BYTES: u64 = 256 * 1024;
+
+impl Overlay {
+    /// The history of `session` through `through`, with `items` that the store does not have yet.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        session: SessionId,
+        through: Seq,
+        mut items: Vec<Item>,
+    ) -> Self {
+        items.sort_by_key(|item| item.seq);
+        Self {
+            store,
+            session,
+            through,
+            items,
+        }
+    }
+
+    fn clamp(&self, range: Range) -> Range {
+        Range {
+            after: range.after,
+            through: range.through.min(self.through),
+        }
+    }
+
+    fn over(&self, range: Range) -> impl Iterator<Item = &Item> {
+        self.items
+            .iter()
+            .filter(move |item| item.seq > range.after && item.seq <= range.through)
+    }
+}
+
+#[async_trait]
+impl HistoryReader for Overlay {
+    async fn read(
+        &self,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<(Vec<Item>, bool), BoxError> {
+        let range = self.clamp(range);
+        let limit = limit.clamp(1, 1000);
+        if range.after >= range.through {
+            return Ok((Vec::new(), false));
+        }
+        let mut items = self
+            .store
+            .items(self.session, range, order, limit + 1)
+            .await?;
+        items.retain(|item| self.items.iter().all(|over| over.seq != item.seq));
+        items.extend(self.over(range).cloned());
+        items.sort_by_key(|item| item.seq);
+        if order == Order::NewestFirst {
+            items.reverse();
+        }
+        let (mut bytes, mut taken) = (0, 0);
+        for item in &items {
+            if taken == limit as usize || bytes > PAGE_BYTES {
+                break;
+            }
+            bytes += item.text_bytes();
+            taken += 1;
+        }
+        let more = taken < items.len();
+        items.truncate(taken);
+        Ok((items, more))
+    }
+
+    async fn measure(&self, range: Range) -> Result<Size, BoxError> {
+        let range = self.clamp(range);
+        let mut size = self.store.measure(self.session, range).await?;
+        for item in self.over(range) {
+            size.items += 1;
+            size.bytes += item.text_bytes();
+        }
+        Ok(size)
+    }
+
+    async fn read_media(
+        &self,
+        digest: &str,
+        offset: u64,
+        length: u32,
+    ) -> Result<Option<Vec<u8>>, BoxError> {
+        const MOST: usize = 1024 * 1024;
+        let Some(bytes) = self.store.blob(digest).await? else {
+            return Ok(None);
+        };
+        let start = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        let end = start
+            .saturating_add((length as usize).min(MOST))
+            .min(bytes.len());
+        Ok(Some(bytes[start..end].to_vec()))
+    }
+}

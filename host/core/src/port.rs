@@ -1,0 +1,208 @@
+//! The ports besides [`crate::plugin::Plugins`]: [`Store`] and [`Clock`], and what each promises.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::BoxError;
+use crate::claim::{Claim, Fence};
+use crate::commit::{Commit, Refused, Reply};
+use crate::event::{Event, Record};
+use crate::history::{Item, Order, Size};
+use crate::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use crate::model::Range;
+use crate::plugin::{Kind, PluginInfo};
+use crate::tail::{Call, Execution, Input, Session, StepRow, Tail};
+
+/// Time as the host sees it. The store judges expiry by its own.
+pub trait Clock: Send + Sync + 'static {
+    /// Wall time, for events. May step.
+    fn wall(&self) -> Millis;
+    /// Milliseconds since some instant, never going back, for leases and time-outs.
+    fn monotonic(&self) -> Millis;
+}
+
+/// The machine's own clocks.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: std::time::Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self {
+            start: std::time::Instant::now(),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn wall(&self) -> Millis {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as Millis)
+    }
+
+    fn monotonic(&self) -> Millis {
+        self.start.elapsed().as_millis() as Millis
+    }
+}
+
+/// Why a store gave no answer, sorted by what the caller does next.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Judged and refused; nothing was stored.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Transient, or the disk is full. Whether a commit was stored is not known; repeating it with the
+    /// same event ids is safe.
+    #[error("the store could not {action}")]
+    Unavailable {
+        action: &'static str,
+        #[source]
+        cause: BoxError,
+    },
+    /// The stored rows do not fit each other.
+    #[error("session {session} is damaged: {cause}")]
+    Damaged { session: SessionId, cause: String },
+}
+
+/// A commit that is durable.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// With their seqs.
+    pub events: Vec<Event>,
+    /// The tail right after it.
+    pub tail: Arc<Tail>,
+    pub reply: Reply,
+}
+
+/// What the recovery loop finds. Hints: each is judged again in its own transaction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scan {
+    /// Claims past their expiry, oldest first.
+    pub expired: Vec<Claim>,
+    /// Runnable sessions without a claim.
+    pub due: Vec<SessionId>,
+}
+
+/// A session in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    pub session: Session,
+    pub claim: Option<Claim>,
+    pub runnable: bool,
+    pub pending_inputs: u64,
+}
+
+/// Rows of a session for checks and comparisons.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dump {
+    pub events: Vec<Record>,
+    pub session: Option<Session>,
+    pub claim: Option<Claim>,
+    pub items: Vec<Item>,
+    pub inputs: Vec<Input>,
+    pub steps: Vec<StepRow>,
+    pub calls: Vec<Call>,
+    pub executions: Vec<Execution>,
+}
+
+/// Where sessions live.
+///
+/// `commit` loads the tail, calls [`crate::commit::apply`] and stores what it says, in one
+/// transaction. Reads see whole commits. Row merges: a [`StepRow`] written again keeps the usage and
+/// `settled_at` that it had where the new one has none; an [`Execution`] written with `started == 0`
+/// only adds its end.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Applies one commit; when it returns, the commit is durable.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the commit may or may not be stored. Repeat it with the same event ids; a
+    /// duplicate is answered by [`Reply::Duplicate`].
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError>;
+
+    /// The live end of a session.
+    async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError>;
+
+    /// Events with a seq greater than `after`, oldest first, at most `limit`, unknown types included;
+    /// and the head at the time of reading. `None` for an unknown session.
+    async fn events(
+        &self,
+        session: SessionId,
+        after: Seq,
+        limit: u32,
+    ) -> Result<Option<(Vec<Record>, Seq)>, StoreError>;
+
+    /// Items of a range in the given order, at most `limit`.
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError>;
+
+    /// How much a range of items holds.
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError>;
+
+    /// Inputs of a session in admission order, pending ones only unless `all`.
+    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError>;
+
+    /// Sessions, newest first, created before (`created_at`, id) of `before`, at most `limit`.
+    async fn sessions(
+        &self,
+        before: Option<(Millis, SessionId)>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, StoreError>;
+
+    /// Everything of a session.
+    async fn dump(&self, session: SessionId) -> Result<Dump, StoreError>;
+
+    /// Removes a session with all its rows. False if there was none. A running execution finds its
+    /// claim lost at its next write.
+    async fn delete(&self, session: SessionId) -> Result<bool, StoreError>;
+
+    /// Claims past expiry and runnable sessions, at most `limit` of each.
+    async fn scan(&self, limit: u32) -> Result<Scan, StoreError>;
+
+    /// Renews the claims of these executions, in one statement, to `lease_ms` from now. Gives those
+    /// that were renewed; the others are lost.
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        executions: &[Fence],
+        lease_ms: u64,
+    ) -> Result<HashSet<ExecutionId>, StoreError>;
+
+    /// The store's clock.
+    async fn now(&self) -> Result<Millis, StoreError>;
+
+    /// Keeps bytes under their SHA-256.
+    async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError>;
+    /// Bytes by their SHA-256.
+    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Keeps a component's bytes and what is known of it.
+    async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError>;
+    /// What is known of a component.
+    async fn plugin(&self, digest: &str) -> Result<Option<PluginInfo>, StoreError>;
+    /// A component's bytes.
+    async fn plugin_bytes(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError>;
+    /// All components.
+    async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError>;
+    /// Removes a component. The caller has made sure that nothing needs it.
+    async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError>;
+    /// Points a name at a component, or takes the name away.
+    async fn alias_put(
+        &self,
+        kind: Kind,
+        alias: &str,
+        digest: Option<&str>,
+    ) -> Result<(), StoreError>;
+    /// All names: kind, alias, digest.
+    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError>;
+    /// Digests that open steps refer to.
+    async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError>;
+}

@@ -1,0 +1,627 @@
+//! From an event to the rows that it changes: a pure function, so that no two stores can disagree and
+//! a rebuild from the log gives the same rows.
+
+use crate::claim::Claim;
+use crate::event::{Event, EventBody, author_of};
+use crate::history::{Assistant, Author, Compaction, Ending, Item, ItemBody, Recovered};
+use crate::id::{Millis, Seq, SessionId};
+use crate::model::{Content, Part, ToolOutcome, ToolResult};
+use crate::plugin::{Action, Trigger};
+use crate::tail::{
+    Call, CallStatus, Changes, Execution, Input, InputStatus, Session, Step, StepRow, Tail, Totals,
+    Turn,
+};
+
+/// An event that cannot follow what stands before it. Where a host wrote it, a bug; where it was
+/// imported, a damaged log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("event {seq} ({kind}) breaks a rule of the log: {rule}")]
+pub struct RuleBroken {
+    pub seq: Seq,
+    pub kind: String,
+    pub rule: String,
+}
+
+/// The tail that `session.created` begins.
+#[must_use]
+pub fn begin(event: &Event) -> Option<Tail> {
+    let EventBody::SessionCreated(created) = &event.body else {
+        return None;
+    };
+    Some(Tail {
+        session: Session {
+            id: event.session,
+            agent: created.agent.clone(),
+            model: created.model.clone(),
+            title: created.title.clone(),
+            head: event.seq,
+            created_at: event.at,
+            updated_at: event.at,
+            turn: None,
+            last_turn: None,
+            step: None,
+            trigger: Trigger::TurnStarted,
+            seen: event.seq,
+            context_after: 0,
+            state: None,
+            open_calls: Vec::new(),
+            usage: Totals::default(),
+            failed_calls: 0,
+            attempts: 0,
+            quarantined: None,
+            cancelled: false,
+            foreign: None,
+        },
+        claim: None,
+        step: None,
+        inputs: Vec::new(),
+    })
+}
+
+/// Takes one event into the tail and adds the rows that it changes to `changes`.
+///
+/// # Errors
+/// [`RuleBroken`] for an event that cannot stand here; the tail is then not to be used any more.
+pub fn project(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), RuleBroken> {
+    let broken = |rule: String| RuleBroken {
+        seq: event.seq,
+        kind: event.body.kind(),
+        rule,
+    };
+    if event.seq != tail.session.head + 1 {
+        return Err(broken(format!("it follows {}", tail.session.head)));
+    }
+    tail.session.head = event.seq;
+    tail.session.updated_at = tail.session.updated_at.max(event.at);
+    apply(tail, event, changes).map_err(broken)
+}
+
+fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), String> {
+    let (seq, at, id) = (event.seq, event.at, event.session);
+    let item = |body: ItemBody| Item { seq, at, body };
+    match &event.body {
+        EventBody::SessionCreated(_) => return Err("a session is created once".into()),
+        EventBody::SessionConfigured { model } => tail.session.model = Some(model.clone()),
+        EventBody::SessionQuarantined { reason } => {
+            tail.session.quarantined = Some(reason.clone());
+            clear_intents(tail, changes);
+        }
+        EventBody::SessionReleased {} => {
+            tail.session.quarantined = None;
+            tail.session.attempts = 0;
+        }
+        EventBody::SessionCancelled {} => tail.session.cancelled = true,
+
+        EventBody::InputAdmitted {
+            input,
+            delivery,
+            content,
+        } => {
+            let input = Input {
+                id: *input,
+                session: id,
+                seq,
+                at,
+                delivery: *delivery,
+                status: InputStatus::Pending,
+                intent: tail.may_run().is_ok(),
+                content: content.clone(),
+            };
+            changes.inputs.push(input.clone());
+            tail.inputs.push(input);
+        }
+        EventBody::InputCancelled { input } => {
+            let mut input = take_input(tail, *input)?;
+            input.status = InputStatus::Cancelled;
+            input.intent = false;
+            changes.inputs.push(input);
+        }
+        EventBody::InputRedelivered { input, delivery } => {
+            let pending = tail.inputs.iter_mut().find(|pending| pending.id == *input);
+            let pending = pending.ok_or_else(|| format!("input {input} is not pending"))?;
+            pending.delivery = *delivery;
+            changes.inputs.push(pending.clone());
+        }
+        EventBody::InputPromoted { input } => {
+            let mut input = take_input(tail, *input)?;
+            input.status = InputStatus::Promoted;
+            input.intent = false;
+            let body = match &input.content {
+                crate::event::InputContent::Prompt { parts } => Some(ItemBody::User(parts.clone())),
+                crate::event::InputContent::Signal(signal) => {
+                    Some(ItemBody::Signal(signal.clone()))
+                }
+                crate::event::InputContent::Child(child) => Some(ItemBody::Child(child.clone())),
+                crate::event::InputContent::Configure { model } => {
+                    tail.session.model = Some(model.clone());
+                    None
+                }
+            };
+            changes.items.extend(body.map(item));
+            changes.inputs.push(input);
+            if let Some(turn) = &mut tail.session.turn {
+                turn.steps_left = turn.steps;
+            }
+        }
+        EventBody::InterruptRequested {} => {
+            clear_intents(tail, changes);
+            if let Some(claim) = &mut tail.claim {
+                claim.interrupt = true;
+            }
+        }
+
+        EventBody::ExecutionStarted { execution, owner } => changes.executions.push(Execution {
+            id: *execution,
+            session: id,
+            owner: *owner,
+            started: seq,
+            ended: None,
+            terminal: None,
+        }),
+        EventBody::ExecutionSucceeded { execution }
+        | EventBody::ExecutionFailed { execution, .. }
+        | EventBody::ExecutionInterrupted { execution, .. }
+        | EventBody::ExecutionSuspended { execution } => {
+            let claim = tail
+                .claim
+                .as_mut()
+                .filter(|claim| claim.execution == *execution);
+            // Import has events and no claims; there the execution's row alone is kept.
+            if let Some(claim) = claim {
+                if claim.ended {
+                    return Err(format!("execution {execution} has its terminal already"));
+                }
+                claim.ended = true;
+            }
+            changes.executions.push(Execution {
+                id: *execution,
+                session: id,
+                owner: tail.claim.as_ref().map_or_else(
+                    || crate::id::OwnerId(uuid::Uuid::nil()),
+                    |claim| claim.owner,
+                ),
+                started: 0,
+                ended: Some(seq),
+                terminal: Some(event.body.kind()),
+            });
+        }
+
+        EventBody::TurnStarted { steps } => {
+            if tail.session.turn.is_some() {
+                return Err("a turn is open already".into());
+            }
+            tail.session.turn = Some(Turn {
+                began: seq,
+                steps_left: *steps,
+                steps: *steps,
+                settled_steps: 0,
+            });
+            tail.session.trigger = Trigger::TurnStarted;
+            tail.session.failed_calls = 0;
+        }
+        EventBody::TurnEnded { outcome, decided } => {
+            if tail.session.turn.take().is_none() {
+                return Err("no turn is open".into());
+            }
+            if tail.step.is_some() {
+                return Err("a step is open".into());
+            }
+            // An answer is owed for every call before a model is asked again, in the next turn too.
+            for (step, call) in std::mem::take(&mut tail.session.open_calls) {
+                let result = ToolResult {
+                    call: call.id.clone(),
+                    tool: call.tool.clone(),
+                    outcome: ToolOutcome::NotStarted,
+                    output: vec![Part::Text("Not started: the turn ended first.".into())],
+                    whole: None,
+                };
+                changes.items.push(item(ItemBody::ToolResult(result)));
+                changes.calls.push(own_call(id, step, &call, Some(seq)));
+            }
+            tail.session.last_turn = Some(outcome.clone());
+            if let Some(state) = decided.as_ref().and_then(|decided| decided.state.as_ref()) {
+                tail.session.state = Some((seq, state.clone()));
+            }
+            tail.session.attempts = 0;
+            if let Some(claim) = &mut tail.claim {
+                claim.phase = crate::claim::Phase::Safe;
+            }
+        }
+
+        EventBody::RunnerSaid { runner, parts } => {
+            let content = parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) => Content::Text(text.clone()),
+                    Part::Media(media) => Content::Media(media.clone()),
+                })
+                .collect();
+            changes.items.push(item(ItemBody::Assistant(Assistant {
+                author: Author::Runner(runner.clone()),
+                content,
+                ending: Ending::Finished(crate::model::FinishReason::Stop),
+                usage: None,
+            })));
+        }
+        EventBody::RunnerNoted { parts } => changes.items.push(item(ItemBody::Note(parts.clone()))),
+        EventBody::RunnerAnswered { step, answer } => {
+            let at_index = tail
+                .session
+                .open_calls
+                .iter()
+                .position(|(open, call)| open == step && call.id == answer.call)
+                .ok_or_else(|| format!("call {} of step {step} is not open", answer.call))?;
+            let (step, call) = tail.session.open_calls.remove(at_index);
+            changes.items.push(item(ItemBody::ToolResult(ToolResult {
+                call: call.id.clone(),
+                tool: call.tool.clone(),
+                outcome: if answer.is_error {
+                    ToolOutcome::Failed
+                } else {
+                    ToolOutcome::Succeeded
+                },
+                output: answer.output.clone(),
+                whole: None,
+            })));
+            changes.calls.push(own_call(id, step, &call, Some(seq)));
+        }
+
+        EventBody::StepStarted(started) => {
+            let turn = tail.session.turn.as_mut().ok_or("no turn is open")?;
+            if tail.step.is_some() {
+                return Err("a step is open already".into());
+            }
+            turn.steps_left = turn
+                .steps_left
+                .checked_sub(1)
+                .ok_or("no steps are left in this turn")?;
+            tail.session.seen = seq - 1;
+            if let Some(state) = &started.state {
+                tail.session.state = Some((seq, state.clone()));
+            }
+            changes.steps.push(StepRow {
+                session: id,
+                seq,
+                started_at: at,
+                settled_at: None,
+                runner: started.runner.clone(),
+                provider: started
+                    .provider
+                    .as_ref()
+                    .map(|provider| provider.digest.clone()),
+                usage: None,
+            });
+            let step = Step::new(id, seq, at, started.clone());
+            if let Action::CallTools(calls) = &started.action {
+                if calls
+                    .iter()
+                    .enumerate()
+                    .any(|(n, call)| calls[..n].iter().any(|other| other.id == call.id))
+                {
+                    return Err("a call id stands twice in one step".into());
+                }
+                changes.items.push(item(ItemBody::Assistant(assistant(
+                    &step,
+                    Ending::Finished(crate::model::FinishReason::ToolCalls),
+                ))));
+            }
+            tail.session.step = Some(seq);
+            changes.calls.extend(step.calls.iter().cloned());
+            tail.step = Some(step);
+        }
+        EventBody::ContextCompacted {
+            step,
+            through,
+            summary,
+        } => {
+            open_step(tail, *step)?;
+            tail.session.context_after = *through;
+            changes.items.push(item(ItemBody::Compaction(Compaction {
+                through: *through,
+                summary: summary.clone(),
+            })));
+            tail.session.trigger = Trigger::Compacted;
+            close_step(tail, *step, at, changes);
+        }
+        EventBody::ContextKept { step, failure } => {
+            open_step(tail, *step)?;
+            tail.session.trigger = Trigger::CompactionFailed(failure.clone());
+            close_step(tail, *step, at, changes);
+        }
+        EventBody::StepOutput { step, .. }
+        | EventBody::RetryScheduled { step, .. }
+        | EventBody::CallStarted { step, .. } => {
+            let open = open_step(tail, *step)?;
+            let before = open.calls.clone();
+            fold_step(open, id, seq, &event.body)?;
+            changes.calls.extend(
+                open.calls
+                    .iter()
+                    .filter(|call| !before.contains(call))
+                    .cloned(),
+            );
+        }
+        EventBody::CallSettled { step, result, .. } => {
+            let open = open_step(tail, *step)?;
+            fold_step(open, id, seq, &event.body)?;
+            changes.calls.extend(open.call(&result.call).cloned());
+            if !open
+                .calls
+                .iter()
+                .any(|call| call.id == result.call && call.hosted)
+            {
+                changes
+                    .items
+                    .push(item(ItemBody::ToolResult(result.clone())));
+            }
+            tail.session.attempts = 0;
+            settle(tail, *step, at, changes);
+        }
+        EventBody::ModelEnded {
+            step,
+            ending,
+            usage,
+            ..
+        } => {
+            let open = open_step(tail, *step)?;
+            fold_step(open, id, seq, &event.body)?;
+            let compacts = matches!(open.started.action, Action::Compact(_));
+            if !compacts && !(open.content.is_empty() && !matches!(ending, Ending::Finished(_))) {
+                let mut body = assistant(open, ending.clone());
+                body.usage = *usage;
+                changes.items.push(Item {
+                    seq: open.seq,
+                    at: open.at,
+                    body: ItemBody::Assistant(body),
+                });
+            }
+            if let Some(usage) = usage {
+                changes.steps.push(StepRow {
+                    session: id,
+                    seq: *step,
+                    started_at: open.at,
+                    settled_at: None,
+                    runner: open.started.runner.clone(),
+                    provider: open
+                        .started
+                        .provider
+                        .as_ref()
+                        .map(|provider| provider.digest.clone()),
+                    usage: Some(*usage),
+                });
+                tail.session.usage.add(usage);
+            }
+            if matches!(ending, Ending::Failed(_)) {
+                tail.session.failed_calls += 1;
+            } else {
+                tail.session.failed_calls = 0;
+            }
+            if !compacts {
+                settle(tail, *step, at, changes);
+            }
+        }
+        EventBody::StepRecovered(recovered) => {
+            let open = tail.step.as_mut().filter(|open| open.seq == recovered.step);
+            if recovered.interrupted || !recovered.settled.is_empty() {
+                let interrupted = (recovered.interrupted).then_some(recovered.step);
+                changes.items.push(item(ItemBody::Recovered(Recovered {
+                    interrupted,
+                    settled: recovered.settled.clone(),
+                })));
+                match open {
+                    Some(open) => open.recovered = true,
+                    None => tail.session.trigger = Trigger::Recovered,
+                }
+            }
+        }
+        EventBody::RecoveryRecorded { attempts, .. } => tail.session.attempts = *attempts,
+    }
+    Ok(())
+}
+
+/// Takes one event into the open step alone.
+pub(crate) fn fold_step(
+    step: &mut Step,
+    session: SessionId,
+    seq: Seq,
+    body: &EventBody,
+) -> Result<(), String> {
+    match body {
+        EventBody::StepOutput { step: of, pieces } if *of == step.seq => {
+            if step.ending.is_some() {
+                return Err("output after the answer's end".into());
+            }
+            pieces
+                .iter()
+                .try_for_each(|piece| step.take(session, piece))
+        }
+        EventBody::RetryScheduled { step: of, .. } if *of == step.seq => {
+            step.retries += 1;
+            Ok(())
+        }
+        EventBody::CallStarted {
+            step: of,
+            call,
+            effect,
+            key,
+            run,
+            ..
+        } if *of == step.seq => {
+            let found = step.calls.iter_mut().find(|known| known.id == *call);
+            let found = found.ok_or_else(|| format!("call {call} was never made"))?;
+            match found.status {
+                CallStatus::Ready | CallStatus::Started => {}
+                CallStatus::Streaming => return Err(format!("call {call} is not complete")),
+                CallStatus::Settled => return Err(format!("call {call} has its result already")),
+            }
+            if *effect == crate::model::Effect::Once && found.runs > 0 {
+                return Err(format!("call {call} acts once and was started already"));
+            }
+            found.status = CallStatus::Started;
+            found.effect = Some(*effect);
+            found.key = Some(key.clone());
+            found.runs = *run;
+            Ok(())
+        }
+        EventBody::CallSettled {
+            step: of, result, ..
+        } if *of == step.seq => {
+            let found = step.calls.iter_mut().find(|known| known.id == result.call);
+            let found = found.ok_or_else(|| {
+                format!("a result for call {}, which was never made", result.call)
+            })?;
+            if found.status == CallStatus::Settled {
+                return Err(format!("a second result for call {}", result.call));
+            }
+            found.status = CallStatus::Settled;
+            found.result = Some(seq);
+            if found.hosted {
+                // The message keeps the pair together.
+                step.content
+                    .push(Content::HostedResult(crate::model::HostedResult {
+                        call: result.call.clone(),
+                        is_error: true,
+                        data: serde_json::json!({ "error": crate::model::text_of(&result.output) })
+                            .to_string(),
+                    }));
+            }
+            Ok(())
+        }
+        EventBody::ModelEnded {
+            step: of, ending, ..
+        } if *of == step.seq => {
+            if step.ending.is_some() {
+                return Err("the answer has ended already".into());
+            }
+            if let Some(call) = step.calls.iter().find(|call| {
+                call.status == CallStatus::Streaming
+                    || (call.hosted && call.status != CallStatus::Settled)
+            }) {
+                return Err(format!("call {} is open at the answer's end", call.id));
+            }
+            step.ending = Some(ending.clone());
+            Ok(())
+        }
+        EventBody::StepRecovered(recovered) if recovered.step == step.seq => {
+            step.recovered |= recovered.interrupted || !recovered.settled.is_empty();
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn assistant(step: &Step, ending: Ending) -> Assistant {
+    Assistant {
+        author: author_of(&step.started),
+        content: step.content.clone(),
+        ending,
+        usage: None,
+    }
+}
+
+fn own_call(
+    session: SessionId,
+    step: Seq,
+    call: &crate::model::ToolCall,
+    result: Option<Seq>,
+) -> Call {
+    Call {
+        session,
+        step,
+        id: call.id.clone(),
+        tool: call.tool.clone(),
+        effect: None,
+        status: if result.is_some() {
+            CallStatus::Settled
+        } else {
+            CallStatus::Ready
+        },
+        own: true,
+        hosted: false,
+        key: None,
+        runs: 0,
+        result,
+    }
+}
+
+fn open_step(tail: &mut Tail, step: Seq) -> Result<&mut Step, String> {
+    tail.step
+        .as_mut()
+        .filter(|open| open.seq == step)
+        .ok_or_else(|| format!("step {step} is not open"))
+}
+
+/// Closes the step if nothing of it is left.
+fn settle(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {
+    let Some(open) = tail
+        .step
+        .as_ref()
+        .filter(|open| open.seq == step && open.is_settled())
+    else {
+        return;
+    };
+    tail.session.trigger = match (&open.ending, open.recovered) {
+        (_, true) => Trigger::Recovered,
+        (Some(Ending::Finished(reason)), _) => Trigger::ModelFinished(reason.clone()),
+        (Some(Ending::Failed(failure)), _) => Trigger::ModelFailed(failure.clone()),
+        (Some(Ending::Interrupted), _) => Trigger::Recovered,
+        (None, _) => Trigger::ToolsFinished,
+    };
+    close_step(tail, step, at, changes);
+}
+
+fn close_step(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {
+    let Some(open) = tail.step.take() else { return };
+    for call in open
+        .calls
+        .iter()
+        .filter(|call| call.own && call.status != CallStatus::Settled)
+    {
+        if let Some(made) = open.tool_call(&call.id) {
+            tail.session.open_calls.push((step, made.clone()));
+        }
+    }
+    changes.steps.push(StepRow {
+        session: tail.session.id,
+        seq: step,
+        started_at: open.at,
+        settled_at: Some(at),
+        runner: open.started.runner.clone(),
+        provider: open
+            .started
+            .provider
+            .as_ref()
+            .map(|provider| provider.digest.clone()),
+        usage: None,
+    });
+    tail.session.step = None;
+    tail.session.attempts = 0;
+    if let Some(turn) = &mut tail.session.turn {
+        turn.settled_steps += 1;
+    }
+}
+
+fn clear_intents(tail: &mut Tail, changes: &mut Changes) {
+    for input in &mut tail.inputs {
+        if input.intent {
+            input.intent = false;
+            changes.inputs.push(input.clone());
+        }
+    }
+}
+
+fn take_input(tail: &mut Tail, id: crate::id::InputId) -> Result<Input, String> {
+    let at = tail.inputs.iter().position(|input| input.id == id);
+    at.map(|at| tail.inputs.remove(at))
+        .ok_or_else(|| format!("input {id} is not pending"))
+}
+
+/// The claim as it stands after a commit: its phase follows from the rows.
+pub(crate) fn claim_after(tail: &Tail, claim: Claim) -> Claim {
+    let phase = crate::claim::phase(tail, claim.phase);
+    Claim {
+        phase,
+        step: tail.session.step,
+        ..claim
+    }
+}

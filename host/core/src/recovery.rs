@@ -1,0 +1,263 @@
+//! What a crash leaves behind and what is made of it. [`plan`] is a pure function of an expired claim
+//! and the tail as read in the transaction that settles it; the loop that finds such claims is dull
+//! (see `coordinator`).
+
+use crate::claim::{Claim, Phase};
+use crate::event::{EventBody, InterruptReason, StepRecovered, Timing, TurnOutcome};
+use crate::history::Ending;
+use crate::id::RecoveryId;
+use crate::model::{Effect, Part, ToolOutcome, ToolResult};
+use crate::tail::{Call, CallStatus, Step, Tail};
+
+/// What a recovery writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub events: Vec<EventBody>,
+    pub outcome: Outcome,
+}
+
+/// What became of the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing is owed.
+    Released,
+    /// It is to be woken, after `attempts` crashes in a row.
+    Resume {
+        attempts: u32,
+    },
+    Quarantined {
+        reason: String,
+    },
+}
+
+/// Settles an expired claim.
+///
+/// | phase | what is written |
+/// |---|---|
+/// | `safe` | the terminal that was owed |
+/// | any, interrupt marked | every open call's result, the turn's end, the terminal |
+/// | `ready`, `continue` | the terminal `interrupted{crash}` |
+/// | `unknown` | verdicts on the open step, then as `continue` |
+///
+/// A claim whose execution has its terminal (a shutdown's) gets no second one, and no attempt is
+/// counted.
+#[must_use]
+pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32) -> Plan {
+    let execution = claim.execution;
+    let mut events = Vec::new();
+    let terminal = |reason| EventBody::ExecutionInterrupted { execution, reason };
+    let record = |attempts| EventBody::RecoveryRecorded {
+        recovery: RecoveryId::derived(execution.0, "recovery"),
+        execution,
+        phase: claim.phase,
+        attempts,
+    };
+
+    if claim.phase == Phase::Safe {
+        if !claim.ended {
+            events.push(if claim.interrupt {
+                terminal(InterruptReason::User)
+            } else {
+                EventBody::ExecutionSucceeded { execution }
+            });
+        }
+        events.push(record(tail.session.attempts));
+        let outcome = if tail.is_runnable() {
+            Outcome::Resume {
+                attempts: tail.session.attempts,
+            }
+        } else {
+            Outcome::Released
+        };
+        return Plan { events, outcome };
+    }
+
+    if claim.interrupt || tail.session.cancelled {
+        events.extend(close_turn(tail, TurnOutcome::Interrupted));
+        if !claim.ended {
+            events.push(terminal(InterruptReason::Crash));
+        }
+        events.push(record(0));
+        return Plan {
+            events,
+            outcome: Outcome::Released,
+        };
+    }
+
+    if let Some(step) = &tail.step {
+        events.extend(verdicts(step, execution));
+    }
+    let attempts = if claim.ended {
+        tail.session.attempts
+    } else {
+        tail.session.attempts + 1
+    };
+    if !claim.ended {
+        events.push(terminal(InterruptReason::Crash));
+    }
+    // A verdict settles something, but it is recovery's and not the run's: it resets nothing.
+    events.push(record(attempts));
+    if attempts > max_attempts {
+        let reason =
+            format!("it crashed {attempts} times in a row without settling a step or a call");
+        events.push(EventBody::SessionQuarantined {
+            reason: reason.clone(),
+        });
+        return Plan {
+            events,
+            outcome: Outcome::Quarantined { reason },
+        };
+    }
+    Plan {
+        events,
+        outcome: Outcome::Resume { attempts },
+    }
+}
+
+/// The verdicts on a step that a crash cut short.
+fn verdicts(step: &Step, execution: crate::id::ExecutionId) -> Vec<EventBody> {
+    let mut events = Vec::new();
+    let mut recovered = StepRecovered {
+        step: step.seq,
+        execution,
+        ask_again: false,
+        interrupted: false,
+        settled: Vec::new(),
+        run: Vec::new(),
+    };
+    let awaiting = step.asks_model() && step.ending.is_none();
+    recovered.ask_again = awaiting && step.content.is_empty() && !step.started.hosted_once;
+    recovered.interrupted = awaiting && !recovered.ask_again;
+
+    for call in step
+        .calls
+        .iter()
+        .filter(|call| call.status != CallStatus::Settled && !call.own)
+    {
+        match verdict(call) {
+            Some(outcome) => {
+                events.push(settled(step, call, outcome));
+                recovered.settled.push(call.id.clone());
+            }
+            None => recovered.run.push(call.id.clone()),
+        }
+    }
+    // A call of the runner's own that is not whole can never be answered by it.
+    for call in step
+        .calls
+        .iter()
+        .filter(|call| call.own && call.status == CallStatus::Streaming)
+    {
+        events.push(settled(step, call, ToolOutcome::NotStarted));
+        recovered.settled.push(call.id.clone());
+    }
+    if recovered.interrupted {
+        events.push(EventBody::ModelEnded {
+            step: step.seq,
+            ending: Ending::Interrupted,
+            usage: None,
+            timing: Timing::default(),
+        });
+    }
+    // Before the results, so that the step knows of the verdict when the last of them closes it.
+    events.insert(0, EventBody::StepRecovered(recovered));
+    events
+}
+
+/// The result that recovery gives a call, or `None` for one that is simply run (again).
+#[must_use]
+pub fn verdict(call: &Call) -> Option<ToolOutcome> {
+    match (call.status, call.hosted, call.effect) {
+        (_, true, _) => Some(ToolOutcome::ResultMissing),
+        (CallStatus::Streaming, ..) => Some(ToolOutcome::NotStarted),
+        (CallStatus::Started, _, Some(Effect::Once)) => Some(ToolOutcome::OutcomeUnknown),
+        _ => None,
+    }
+}
+
+/// Ends an open turn at once: a result for each open call, an end for an open answer, the turn's end.
+#[must_use]
+pub fn close_turn(tail: &Tail, outcome: TurnOutcome) -> Vec<EventBody> {
+    let mut events = Vec::new();
+    if let Some(step) = &tail.step {
+        events.extend(close_step(step));
+    }
+    if tail.session.turn.is_some() {
+        events.push(EventBody::TurnEnded {
+            outcome,
+            decided: None,
+        });
+    }
+    events
+}
+
+/// Ends an open step at once, as interrupted.
+#[must_use]
+pub fn close_step(step: &Step) -> Vec<EventBody> {
+    let mut events = Vec::new();
+    for call in &step.calls {
+        let outcome = match (call.status, call.hosted, call.effect) {
+            (CallStatus::Settled, ..) => continue,
+            (_, true, _) => ToolOutcome::ResultMissing,
+            (CallStatus::Streaming, ..) => ToolOutcome::NotStarted,
+            (CallStatus::Started, _, Some(Effect::Once)) => ToolOutcome::OutcomeUnknown,
+            (CallStatus::Started, ..) => ToolOutcome::Interrupted,
+            // The runner settles its own with the turn's end.
+            (CallStatus::Ready, ..) if call.own => continue,
+            (CallStatus::Ready, ..) => ToolOutcome::NotStarted,
+        };
+        events.push(settled(step, call, outcome));
+    }
+    if matches!(step.started.action, crate::plugin::Action::Compact(_)) {
+        if step.asks_model() && step.ending.is_none() {
+            events.push(EventBody::ModelEnded {
+                step: step.seq,
+                ending: Ending::Interrupted,
+                usage: None,
+                timing: Timing::default(),
+            });
+        }
+        events.push(EventBody::ContextKept {
+            step: step.seq,
+            failure: crate::model::Failure {
+                class: crate::model::FailureClass::Incomplete,
+                message: "the compaction was interrupted".into(),
+                retry_after_ms: None,
+            },
+        });
+    } else if step.asks_model() && step.ending.is_none() {
+        events.push(EventBody::ModelEnded {
+            step: step.seq,
+            ending: Ending::Interrupted,
+            usage: None,
+            timing: Timing::default(),
+        });
+    }
+    events
+}
+
+/// The result of a call that nobody ran to its end, worded for a model.
+#[must_use]
+pub fn settled(step: &Step, call: &Call, outcome: ToolOutcome) -> EventBody {
+    let text = match outcome {
+        ToolOutcome::NotStarted => "Not started: it was stopped before it began. Nothing was done.",
+        ToolOutcome::Interrupted => "Interrupted while it ran.",
+        ToolOutcome::OutcomeUnknown => {
+            "Outcome unknown: it was running when it was cut off, and may or may not have happened. \
+             It was not run again. Check before you repeat it."
+        }
+        ToolOutcome::ResultMissing => "The result never came.",
+        _ => "Not run.",
+    };
+    EventBody::CallSettled {
+        step: step.seq,
+        result: ToolResult {
+            call: call.id.clone(),
+            tool: call.tool.clone(),
+            outcome,
+            output: vec![Part::Text(text.into())],
+            whole: None,
+        },
+        timing: Timing::default(),
+    }
+}
