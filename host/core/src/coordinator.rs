@@ -487,14 +487,19 @@ const SCAN: u32 = 1024;
 
 /// Finds expired claims and runnable sessions, level-triggered, for as long as the node lives.
 async fn recoveries(inner: Arc<Inner>) {
-    loop {
+    while !inner.stopping.load(Ordering::SeqCst) {
         match inner.shared.store.scan(SCAN).await {
+            // What a shutdown leaves is for another.
+            Ok(_) if inner.stopping.load(Ordering::SeqCst) => return,
             Ok(scan) => {
                 for claim in &scan.expired {
                     recover(&inner, claim).await;
                 }
                 for session in scan.due {
-                    inner.wake(session, Scope::All, None, 0);
+                    // One that is about to run here needs no bell.
+                    if !inner.slots().contains_key(&session) {
+                        inner.wake(session, Scope::All, None, 0);
+                    }
                 }
                 marked(&inner).await;
             }

@@ -412,6 +412,12 @@ impl Judge<'_> {
         if self.tail.session.failed_calls >= FAILED_CALLS {
             return Err(format!("{FAILED_CALLS} model calls in a row have failed"));
         }
+        let used = self.tail.session.usage.input_tokens + self.tail.session.usage.output_tokens;
+        if self.basics.agent.tokens.is_some_and(|most| used >= most) {
+            return Err(format!(
+                "the session's budget of tokens is used up ({used})"
+            ));
+        }
         let model = call.model.as_ref().unwrap_or(&self.basics.model);
         let config = self.shared.config.get();
         let provider = config.providers.get(&model.provider);

@@ -5,7 +5,7 @@ use crate::claim::Claim;
 use crate::event::{Event, EventBody, author_of};
 use crate::history::{Assistant, Author, Compaction, Ending, Item, ItemBody, Recovered};
 use crate::id::{Millis, Seq, SessionId};
-use crate::model::{Content, Part, ToolOutcome, ToolResult};
+use crate::model::{Content, FinishReason, Part, ToolOutcome, ToolResult};
 use crate::plugin::{Action, Trigger};
 use crate::tail::{
     Call, CallStatus, Changes, Execution, Input, InputStatus, Session, Step, StepRow, Tail, Totals,
@@ -126,6 +126,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let mut input = take_input(tail, *input)?;
             input.status = InputStatus::Promoted;
             input.intent = false;
+            let control = input.content.is_control();
             let body = match &input.content {
                 crate::event::InputContent::Prompt { parts } => Some(ItemBody::User(parts.clone())),
                 crate::event::InputContent::Signal(signal) => {
@@ -141,6 +142,11 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             changes.inputs.push(input);
             if let Some(turn) = &mut tail.session.turn {
                 turn.steps_left = turn.steps;
+                // A runner that would stop here has to hear that there is something new.
+                let stopping = matches!(&tail.session.trigger, Trigger::ModelFinished(reason) if *reason != FinishReason::ToolCalls);
+                if stopping && !control {
+                    tail.session.trigger = Trigger::Other("steered".into());
+                }
             }
         }
         EventBody::InterruptRequested {} => {

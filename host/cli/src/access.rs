@@ -1,0 +1,104 @@
+//! Finds the way to the sessions: through the server that owns the file, or the file itself. No
+//! command opens the file as a second writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_core::commit::{Commit, Refused, Write};
+use mainstay_core::id::SessionId;
+use mainstay_core::port::{Clock as _, Store, StoreError, SystemClock};
+use mainstay_store::{OpenError, Options, SqliteStore, lock};
+
+use crate::args::Global;
+use crate::client::Client;
+use crate::config::{self, Loaded};
+use crate::error::{Code, Error, Result};
+use crate::paths::Paths;
+use crate::printer::Printer;
+
+/// What every command has.
+pub(crate) struct Context {
+    pub(crate) global: Global,
+    pub(crate) printer: Arc<Printer>,
+}
+
+/// Who answers for the sessions.
+pub(crate) enum Way {
+    /// The owner of the file, over HTTP.
+    Server(Client),
+    /// Nobody has the file open.
+    File(Paths),
+}
+
+/// How long an owner may take to say where it answers.
+const BEGINNING: Duration = Duration::from_secs(5);
+
+impl Context {
+    pub(crate) fn paths(&self) -> Result<Paths> {
+        Paths::new(self.global.store.as_deref())
+    }
+
+    pub(crate) fn config(&self) -> Result<Loaded> {
+        config::load(self.global.config.as_deref())
+    }
+
+    /// A client of the server at `address`.
+    pub(crate) fn client(&self, address: &str) -> Result<Client> {
+        Client::new(address, self.global.token.clone())
+    }
+
+    /// Finds who answers.
+    pub(crate) async fn way(&self) -> Result<Way> {
+        if let Some(address) = &self.global.server {
+            return Ok(Way::Server(self.client(address)?));
+        }
+        let paths = self.paths()?;
+        let begun = std::time::Instant::now();
+        loop {
+            let found = match lock::read(&paths.store) {
+                Ok(found) => found,
+                // Not even the folder is there.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+                Err(error) => {
+                    let message = format!("cannot look at the lock of {}", paths.store.display());
+                    return Err(Error::new(Code::Unavailable, message).because(&error));
+                }
+            };
+            let Some(found) = found.filter(|found| found.alive) else { return Ok(Way::File(paths)) };
+            if let Some(address) = found.holder.as_ref().and_then(|holder| holder.address.as_deref()) {
+                return Ok(Way::Server(self.client(address)?));
+            }
+            if begun.elapsed() > BEGINNING {
+                return Err(OpenError::Owned { file: paths.store, holder: found.holder }.into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Opens the file for reading alone.
+pub(crate) async fn read(paths: &Paths) -> Result<SqliteStore> {
+    if !paths.store.exists() {
+        return Err(OpenError::Missing { file: paths.store.clone() }.into());
+    }
+    Ok(SqliteStore::open_read_only(&paths.store).await?)
+}
+
+/// Opens the file for writing, without running anything.
+pub(crate) async fn write(paths: &Paths) -> Result<SqliteStore> {
+    if !paths.store.exists() {
+        return Err(OpenError::Missing { file: paths.store.clone() }.into());
+    }
+    Ok(SqliteStore::open(&paths.store, Options::default()).await?)
+}
+
+/// One change of one session, without running anything.
+pub(crate) async fn commit(store: &SqliteStore, session: SessionId, write: Write) -> Result<mainstay_core::commit::Reply> {
+    let at = SystemClock::default().wall();
+    Ok(store.commit(Commit { session, at, write }).await?.reply)
+}
+
+/// The session was not found.
+pub(crate) fn unknown(session: SessionId) -> Error {
+    StoreError::Refused(Refused::NotFound(session)).into()
+}

@@ -1,0 +1,261 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use mainstay_core::id::{Seq, SessionId};
+use mainstay_core::plugin::Kind;
+
+use crate::error::EXIT_CODES;
+
+/// Runs AI-agent sessions that survive anything.
+#[derive(Debug, Parser)]
+#[command(name = "mainstay", version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Database file [default: mainstay/mainstay.db in the user's data folder]
+    #[arg(long, global = true, env = "MAINSTAY_STORE", value_name = "FILE")]
+    pub(crate) store: Option<PathBuf>,
+    /// Configuration file [default: the nearest mainstay.toml upward, else the user's]
+    #[arg(long, global = true, env = "MAINSTAY_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Talk to the server at this address instead of opening a store
+    #[arg(long, global = true, env = "MAINSTAY_SERVER", value_name = "URL", conflicts_with = "store")]
+    pub(crate) server: Option<String>,
+    /// Bearer token: asked of clients by `serve`, sent by the other commands
+    #[arg(long, global = true, env = "MAINSTAY_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Write data as JSON or JSON lines
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Write nothing but data and errors
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+    /// What to log to stderr, for example `info` or `mainstay_core=debug`
+    #[arg(long, global = true, env = "MAINSTAY_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// How to write the log
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// See a session survive a kill, offline, in less than a minute
+    Demo,
+    /// Send a prompt and print the answer
+    Run(Run),
+    /// Talk with an agent, line by line
+    Chat(Chat),
+    /// Serve the HTTP API
+    Serve(Serve),
+    /// Look at sessions and steer them
+    #[command(subcommand)]
+    Session(Session),
+    /// Look at plugins and change them
+    #[command(subcommand)]
+    Plugin(Plugin),
+    /// Print a completion script
+    Completions { shell: Shell },
+}
+
+/// Which agent, provider and model a session has.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Choice {
+    /// Agent of a new session [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<String>,
+    /// Configured provider of a new session
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
+    /// Model of a new session: its name, or `provider/model`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Base URL of the provider, for a server that speaks the OpenAI chat protocol for example
+    #[arg(long, env = "MAINSTAY_BASE_URL", value_name = "URL")]
+    pub(crate) base_url: Option<String>,
+    /// Go on with this session
+    #[arg(long, value_name = "ID", conflicts_with = "resume")]
+    pub(crate) session: Option<SessionId>,
+    /// Go on with the most recent session
+    #[arg(long = "continue", id = "resume")]
+    pub(crate) resume: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "The answer alone goes to stdout; progress goes to stderr. With --json the session's events are \
+                        printed as JSON lines.\n\nAfter a kill, `mainstay run --continue` lets the session finish what \
+                        it was doing.")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) choice: Choice,
+    /// What to ask; `-` reads it from stdin. May be left out to go on with a session
+    #[arg(required_unless_present_any = ["resume", "session"])]
+    pub(crate) prompt: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "A line that is typed while the agent works reaches it at its next step. Ctrl-C stops what runs; \
+                        Ctrl-D leaves the session as it is.")]
+pub(crate) struct Chat {
+    #[command(flatten)]
+    pub(crate) choice: Choice,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Address to listen on. Anything but loopback needs a token
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// A further name under which clients may ask for this server; may be repeated
+    #[arg(long = "host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Session {
+    /// List sessions, newest first
+    List {
+        /// Sessions at most
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=500))]
+        limit: u32,
+    },
+    /// Show a session and its history
+    Show { id: SessionId },
+    /// Print a session's events
+    Log {
+        id: SessionId,
+        /// Go on with what comes
+        #[arg(long, short)]
+        follow: bool,
+        /// Only events behind this seq
+        #[arg(long, default_value_t = 0, value_name = "SEQ")]
+        after: Seq,
+    },
+    /// Stop what a session does
+    Interrupt { id: SessionId },
+    /// Lift a quarantine and let a session go on
+    Resume { id: SessionId },
+    /// Remove a session with its history
+    Delete { id: SessionId },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Plugin {
+    /// List plugins and the names that lead to them
+    List,
+    /// Check a component and keep it
+    Install {
+        file: PathBuf,
+        /// Name to install it under [default: the plugin's own]
+        #[arg(long, value_name = "NAME")]
+        alias: Option<String>,
+    },
+    /// Show what a component is and what it asks for
+    Inspect {
+        /// A file, or the name or digest of an installed plugin
+        plugin: String,
+    },
+    /// Take a plugin's name away
+    Remove {
+        #[arg(value_parser = kind)]
+        kind: Kind,
+        alias: String,
+    },
+    /// Point a name at an installed component
+    Alias {
+        #[arg(value_parser = kind)]
+        kind: Kind,
+        alias: String,
+        digest: String,
+    },
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    match text {
+        "runner" => Ok(Kind::Runner),
+        "provider" => Ok(Kind::Provider),
+        "toolbox" => Ok(Kind::Toolbox),
+        _ => Err("expected runner, provider or toolbox".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[track_caller]
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_prompt_may_be_left_out_only_to_go_on() {
+        assert!(parse("mainstay run").is_err());
+        assert!(parse("mainstay run --continue").is_ok());
+        assert!(parse("mainstay run --session 01890a5d-ac96-774b-bcce-b302099a8057").is_ok());
+        assert!(parse("mainstay run --continue --session 01890a5d-ac96-774b-bcce-b302099a8057").is_err());
+        let Ok(Cli { command: Command::Run(run), .. }) = parse("mainstay run two words") else { panic!("a run") };
+        assert_eq!(run.prompt, ["two", "words"]);
+    }
+
+    #[test]
+    fn global_options_stand_anywhere() {
+        for line in ["mainstay --json session list", "mainstay session list --json"] {
+            assert!(parse(line).expect("a command").global.json);
+        }
+        assert!(parse("mainstay --store a --server b session list").is_err());
+    }
+
+    #[test]
+    fn kinds_are_checked() {
+        assert!(parse("mainstay plugin remove runner loop").is_ok());
+        let error = parse("mainstay plugin remove robot loop").expect_err("no such kind");
+        assert!(error.to_string().contains("expected runner, provider or toolbox"));
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn cli_5_exit_codes_are_in_the_help() {
+        let help = Cli::command().render_help().to_string();
+        for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "130  "] {
+            assert!(help.contains(code), "{code} is missing");
+        }
+    }
+}

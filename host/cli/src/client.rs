@@ -1,0 +1,383 @@
+//! Talks to a server: the one that owns the store, or one that was named.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use mainstay_core::event::{Delivery, Record};
+use mainstay_core::history::Item;
+use mainstay_core::id::{InputId, Seq, SessionId};
+use mainstay_core::plugin::Kind;
+use mainstay_server::wire::{
+    Admitted, Health, Interrupted, NewAlias, NewInput, NewSession, PROBLEM, Page, Plugin, ProblemBody, Session, Synced,
+};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Code, Error, Result};
+
+/// A client of one server.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: String,
+    token: Option<String>,
+}
+
+/// What a stream tells.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Event(Box<Record>),
+    /// Every event up to here has been told.
+    Synced,
+    Live(Live),
+}
+
+/// Progress that is not stored.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Live {
+    Text {
+        step: Seq,
+        text: String,
+    },
+    Progress {
+        call: String,
+        message: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+impl Client {
+    pub(crate) fn new(base: &str, token: Option<String>) -> Result<Self> {
+        let base = base.trim_end_matches('/');
+        let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
+        let http = reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .no_proxy()
+            .build()
+            .map_err(|error| Error::failed("cannot make an HTTP client").because(&error))?;
+        Ok(Self { http, base, token })
+    }
+
+    pub(crate) async fn health(&self) -> Result<Health> {
+        let response = self.request(Method::GET, "/health").send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&bytes).map_err(|_| self.problem(status, &bytes))
+    }
+
+    pub(crate) async fn create(&self, new: &NewSession) -> Result<Session> {
+        self.json(self.request(Method::POST, "/sessions"), Some(new)).await
+    }
+
+    pub(crate) async fn sessions(&self, limit: u32) -> Result<Page<Session>> {
+        self.get(&format!("/sessions?limit={limit}")).await
+    }
+
+    pub(crate) async fn session(&self, id: SessionId) -> Result<Session> {
+        self.get(&format!("/sessions/{id}")).await
+    }
+
+    pub(crate) async fn delete(&self, id: SessionId) -> Result<()> {
+        self.answer(self.request(Method::DELETE, &format!("/sessions/{id}"))).await.map(drop)
+    }
+
+    /// Sends a prompt. Sent again on a broken connection: its id makes that safe.
+    pub(crate) async fn prompt(&self, id: SessionId, text: &str, delivery: Delivery) -> Result<Admitted> {
+        let new = NewInput {
+            id: Some(InputId::new()),
+            text: Some(text.into()),
+            delivery: Some(delivery),
+            ..NewInput::default()
+        };
+        let path = format!("/sessions/{id}/inputs");
+        match self.json(self.request(Method::POST, &path), Some(&new)).await {
+            Err(error) if error.code == Code::Unavailable => {
+                self.json(self.request(Method::POST, &path), Some(&new)).await
+            }
+            answer => answer,
+        }
+    }
+
+    pub(crate) async fn interrupt(&self, id: SessionId) -> Result<Interrupted> {
+        self.json(self.request(Method::POST, &format!("/sessions/{id}/interrupt")), None::<&()>).await
+    }
+
+    pub(crate) async fn resume(&self, id: SessionId) -> Result<Session> {
+        self.json(self.request(Method::POST, &format!("/sessions/{id}/resume")), None::<&()>).await
+    }
+
+    /// Waits until the session has nothing to do.
+    pub(crate) async fn idle(&self, id: SessionId) -> Result<Session> {
+        self.get(&format!("/sessions/{id}/idle")).await
+    }
+
+    /// The newest items of a session's history, newest first.
+    pub(crate) async fn newest(&self, id: SessionId, limit: u32) -> Result<Vec<Item>> {
+        let page: Page<Item> = self.get(&format!("/sessions/{id}/messages?order=desc&limit={limit}")).await?;
+        Ok(page.items)
+    }
+
+    pub(crate) async fn plugins(&self) -> Result<Vec<Plugin>> {
+        let page: Page<Plugin> = self.get("/plugins").await?;
+        Ok(page.items)
+    }
+
+    pub(crate) async fn install(&self, bytes: Vec<u8>, alias: Option<&str>) -> Result<Plugin> {
+        let path = match alias {
+            Some(alias) => format!("/plugins?alias={}", escape(alias)),
+            None => "/plugins".into(),
+        };
+        let request = self.request(Method::POST, &path).header("content-type", "application/wasm").body(bytes);
+        self.parse(self.answer(request).await?).await
+    }
+
+    pub(crate) async fn remove(&self, kind: Kind, alias: &str) -> Result<()> {
+        let path = format!("/plugins/{kind}/{}", escape(alias));
+        self.answer(self.request(Method::DELETE, &path)).await.map(drop)
+    }
+
+    pub(crate) async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin> {
+        let path = format!("/plugins/{kind}/{}", escape(alias));
+        let new = NewAlias { digest: digest.into() };
+        self.json(self.request(Method::PUT, &path), Some(&new)).await
+    }
+
+    /// Follows a session from behind `after`. Connects again by itself, without a gap.
+    pub(crate) async fn follow(&self, id: SessionId, after: Seq) -> Result<Follow> {
+        let mut follow = Follow {
+            client: self.clone(),
+            session: id,
+            after,
+            response: None,
+            parser: Parser::default(),
+            told: VecDeque::new(),
+        };
+        follow.connect().await?;
+        Ok(follow)
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}/v1{path}", self.base));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.parse(self.answer(self.request(Method::GET, path)).await?).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, request: RequestBuilder, body: Option<&impl Serialize>) -> Result<T> {
+        let request = match body {
+            Some(body) => request
+                .header("content-type", "application/json")
+                .body(serde_json::to_vec(body).expect("requests serialise")),
+            None => request,
+        };
+        self.parse(self.answer(request).await?).await
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        Err(self.problem(status, &bytes))
+    }
+
+    async fn parse<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::failed(format!("the server at {} answers something else than expected", self.base))
+                .because(&error)
+                .hint("use the same version of `mainstay` on both sides")
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Error {
+        Error::new(Code::Unavailable, format!("the server at {} cannot be reached", self.base)).because(error)
+    }
+
+    fn problem(&self, status: StatusCode, bytes: &[u8]) -> Error {
+        let Ok(problem) = serde_json::from_slice::<ProblemBody>(bytes) else {
+            return Error::new(Code::Unavailable, format!("the server at {} answers with status {status}", self.base))
+                .hint("see whether this is a Mainstay server");
+        };
+        let (code, hint) = match problem.kind.strip_prefix(PROBLEM).unwrap_or_default() {
+            "session-not-found" => (Code::NotFound, Some("list the sessions with `mainstay session list`")),
+            "plugin-not-found" => (Code::NotFound, Some("list the plugins with `mainstay plugin list`")),
+            "session-quarantined" => (Code::Conflict, Some("let it go on with `mainstay session resume ID`")),
+            "plugin-refused" => (Code::PluginRefused, Some("see what it asks for with `mainstay plugin inspect FILE`")),
+            "unauthorized" => (Code::Config, Some("give the server's token with `--token` or MAINSTAY_TOKEN")),
+            "invalid" | "bad-request" => (Code::Usage, None),
+            "unavailable" => (Code::Unavailable, None),
+            _ if status == StatusCode::CONFLICT => (Code::Conflict, None),
+            _ if status == StatusCode::NOT_FOUND => (Code::NotFound, None),
+            _ => (Code::Failed, None),
+        };
+        let error = Error::new(code, problem.title.to_lowercase()).cause(problem.detail);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+/// A session's events as they come.
+pub(crate) struct Follow {
+    client: Client,
+    session: SessionId,
+    /// The last seq that was told.
+    after: Seq,
+    response: Option<Response>,
+    parser: Parser,
+    told: VecDeque<Told>,
+}
+
+impl Follow {
+    async fn connect(&mut self) -> Result<()> {
+        let request = self
+            .client
+            .request(Method::GET, &format!("/sessions/{}/events", self.session))
+            .header("accept", "text/event-stream")
+            .header("last-event-id", self.after.to_string());
+        self.parser = Parser::default();
+        self.response = Some(self.client.answer(request).await?);
+        Ok(())
+    }
+
+    /// What comes next; `None` when the session is gone.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped call has taken nothing.
+    pub(crate) async fn next(&mut self) -> Result<Option<Told>> {
+        let mut failures = 0;
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                if let Told::Event(record) = &told {
+                    self.after = record.seq;
+                }
+                return Ok(Some(told));
+            }
+            if let Some(response) = &mut self.response {
+                match response.chunk().await {
+                    Ok(Some(bytes)) => {
+                        self.parser.feed(&bytes, &mut self.told);
+                        continue;
+                    }
+                    Ok(None) | Err(_) => self.response = None,
+                }
+            }
+            match self.connect().await {
+                Ok(()) => failures = 0,
+                Err(error) if error.code == Code::NotFound => return Ok(None),
+                Err(error) if failures == 5 || error.code != Code::Unavailable => return Err(error),
+                Err(_) => failures += 1,
+            }
+            if failures > 0 {
+                tokio::time::sleep(Duration::from_millis(200 << failures)).await;
+            }
+        }
+    }
+}
+
+/// Reads a stream of server-sent events.
+#[derive(Debug, Default)]
+struct Parser {
+    line: Vec<u8>,
+    event: String,
+    data: String,
+}
+
+impl Parser {
+    fn feed(&mut self, bytes: &[u8], told: &mut VecDeque<Told>) {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    let line = String::from_utf8_lossy(&line);
+                    self.line(line.trim_end_matches('\r'), told);
+                }
+                _ => self.line.push(*byte),
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str, told: &mut VecDeque<Told>) {
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            let data = std::mem::take(&mut self.data);
+            if data.is_empty() {
+                return;
+            }
+            // What a newer server tells and we do not know is passed over.
+            match event.as_str() {
+                "synced" if serde_json::from_str::<Synced>(&data).is_ok() => told.push_back(Told::Synced),
+                "synced" => {}
+                "live" => told.extend(serde_json::from_str(&data).ok().map(Told::Live)),
+                _ => told.extend(serde_json::from_str(&data).ok().map(|record| Told::Event(Box::new(record)))),
+            }
+            return;
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => self.event = value.into(),
+            "data" => {
+                if !self.data.is_empty() {
+                    self.data.push('\n');
+                }
+                self.data.push_str(value);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One segment of a path or value of a query.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(byte as char);
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_read_however_it_is_cut() {
+        let stream = ": keep-alive\n\nevent: synced\ndata: {\"seq\":3}\n\nevent: live\r\n\
+                      data: {\"type\":\"text\",\"step\":2,\"text\":\"ä\"}\r\n\r\nevent: live\ndata: {\"type\":\"new\"}\n\n";
+        for cut in 0..stream.len() {
+            let mut parser = Parser::default();
+            let mut told = VecDeque::new();
+            parser.feed(&stream.as_bytes()[..cut], &mut told);
+            parser.feed(&stream.as_bytes()[cut..], &mut told);
+            assert!(
+                matches!(
+                    told.make_contiguous(),
+                    [Told::Synced, Told::Live(Live::Text { step: 2, text }), Told::Live(Live::Other)] if text == "ä"
+                ),
+                "cut at {cut}: {told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_escaped_in_paths() {
+        assert_eq!(escape("a/b ä"), "a%2Fb%20%C3%A4");
+    }
+}

@@ -1,0 +1,572 @@
+//! `mainstay.toml`: agents, providers, toolboxes, the server and the knobs of the node, over defaults
+//! that work without any file. What is wrong in it is told with file, line and the nearest right name.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
+use mainstay_core::history::ModelRef;
+use mainstay_core::plugin::{HostPattern, HttpRule, Model, Scheme, Workspace};
+use serde::Deserialize;
+use serde::de::Error as _;
+use toml::Spanned;
+
+use crate::error::{Code, Error, Result};
+
+/// The agent of a session that names none.
+pub(crate) const AGENT: &str = "default";
+/// The provider that needs neither network nor key.
+pub(crate) const PARROT: &str = "parrot";
+/// The provider for `--base-url`.
+pub(crate) const OPENAI: &str = "openai";
+
+/// Everything that is configured.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    /// The model of a provider where none is named.
+    pub(crate) models: BTreeMap<String, String>,
+    /// What providers may reach, by their configured name.
+    pub(crate) providers: BTreeMap<String, Access>,
+    /// What toolboxes may reach, by alias.
+    pub(crate) toolboxes: BTreeMap<String, Access>,
+    pub(crate) settings: Settings,
+    pub(crate) server: Server,
+}
+
+/// What the operator grants to one use of a plugin.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Access {
+    pub(crate) http: Vec<HttpRule>,
+    /// Private address ranges that may be reached, `10.0.0.0/8` for example.
+    pub(crate) private: Vec<String>,
+    pub(crate) secrets: BTreeMap<String, Secret>,
+    pub(crate) workspace: Workspace,
+}
+
+/// Where a secret's value is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Secret {
+    /// In an environment variable.
+    Env(String),
+    /// In a file, without the line break at its end.
+    File(PathBuf),
+}
+
+impl Secret {
+    /// The value, if it is set.
+    pub(crate) fn value(&self) -> Option<String> {
+        let value = match self {
+            Self::Env(name) => std::env::var(name).ok()?,
+            Self::File(path) => std::fs::read_to_string(path).ok()?,
+        };
+        let value = value.trim_end_matches(['\r', '\n']);
+        (!value.is_empty()).then(|| value.to_owned())
+    }
+}
+
+/// What `serve` does unless told otherwise.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Server {
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) token: Option<Secret>,
+    pub(crate) hosts: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct File {
+    agents: BTreeMap<String, AgentTable>,
+    providers: BTreeMap<String, ProviderTable>,
+    toolboxes: BTreeMap<String, AccessTable>,
+    server: ServerTable,
+    node: NodeTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct AgentTable {
+    runner: Option<String>,
+    provider: Option<Spanned<String>>,
+    model: Option<String>,
+    toolboxes: Option<Vec<ToolboxEntry>>,
+    system_prompt: Option<String>,
+    options: Option<toml::Table>,
+    steps: Option<u32>,
+    tokens: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum ToolboxEntry {
+    Alias(String),
+    Table(ToolboxTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct ToolboxTable {
+    alias: String,
+    options: Option<toml::Table>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct ProviderTable {
+    plugin: Option<String>,
+    base_url: Option<Spanned<String>>,
+    model: Option<String>,
+    models: Vec<ModelTable>,
+    options: Option<toml::Table>,
+    secrets: BTreeMap<String, Secret>,
+    http: Vec<HttpTable>,
+    private: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct ModelTable {
+    id: String,
+    context_tokens: Option<u32>,
+    max_output_tokens: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct AccessTable {
+    http: Vec<HttpTable>,
+    private: Vec<String>,
+    secrets: BTreeMap<String, Secret>,
+    workspace: WorkspaceWord,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum WorkspaceWord {
+    #[default]
+    None,
+    Read,
+    ReadWrite,
+}
+
+/// `{ url = "https://*.example.com/v1", methods = ["GET"] }`
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct HttpTable {
+    url: Spanned<String>,
+    #[serde(default)]
+    methods: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct ServerTable {
+    listen: Option<SocketAddr>,
+    token: Option<Secret>,
+    hosts: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct NodeTable {
+    lease: Option<Span>,
+    lease_margin: Option<Span>,
+    renew_every: Option<Span>,
+    poll_every: Option<Span>,
+    flush_every: Option<Span>,
+    shutdown_grace: Option<Span>,
+    cancel_grace: Option<Span>,
+    max_attempts: Option<u32>,
+    max_tries: Option<u32>,
+    resume_concurrency: Option<usize>,
+}
+
+/// A time such as `500ms`, `30s` or `5m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span(Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        span(&text).map(Self).ok_or_else(|| D::Error::custom(format!("`{text}` is no time: write `500ms`, `30s` or `5m`")))
+    }
+}
+
+fn span(text: &str) -> Option<Duration> {
+    let unit = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..unit].parse().ok()?;
+    let ms = match &text[unit..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(ms).map(Duration::from_millis)
+}
+
+/// What works without a file.
+pub(crate) fn builtin() -> Loaded {
+    let mut config = Config::default();
+    let files = Toolbox { alias: "files".into(), options: None };
+    config.agents.insert(AGENT.into(), Agent { toolboxes: vec![files], ..Agent::default() });
+    let parrot = Provider { plugin: "parrot".into(), base_url: None, options: None, models: Vec::new() };
+    config.providers.insert(PARROT.into(), parrot);
+    let openai = Provider {
+        plugin: "openai-chat".into(),
+        base_url: Some("https://api.openai.com/v1".into()),
+        options: None,
+        models: Vec::new(),
+    };
+    config.providers.insert(OPENAI.into(), openai);
+    let key = BTreeMap::from([("api-key".into(), Secret::Env("OPENAI_API_KEY".into()))]);
+    let openai = Access {
+        http: vec![rule("https://api.openai.com/v1", &[]).expect("a URL")],
+        secrets: key,
+        ..Access::default()
+    };
+    let files = Access { workspace: Workspace::ReadWrite, ..Access::default() };
+    Loaded {
+        config,
+        models: BTreeMap::from([(PARROT.into(), "parrot".into()), (OPENAI.into(), "gpt-4o-mini".into())]),
+        providers: BTreeMap::from([(PARROT.into(), Access::default()), (OPENAI.into(), openai)]),
+        toolboxes: BTreeMap::from([("files".into(), files)]),
+        settings: Settings::default(),
+        server: Server::default(),
+    }
+}
+
+/// The named file, or the one that applies here, over the defaults.
+pub(crate) fn load(named: Option<&Path>) -> Result<Loaded> {
+    let Some(path) = named.map(Path::to_owned).or_else(crate::paths::config) else {
+        return Ok(builtin());
+    };
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        Error::new(Code::Config, format!("cannot read the configuration {}", path.display())).because(&error)
+    })?;
+    parse(&path, &text)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Loaded> {
+    let wrong = |span: Option<Range<usize>>, cause: String, hint: Option<String>| {
+        let place = match span {
+            Some(span) => format!("{}:{}", path.display(), line_of(text, span.start)),
+            None => path.display().to_string(),
+        };
+        let error = Error::new(Code::Config, format!("the configuration {place} is wrong")).cause(cause);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    };
+    let file: File = toml::from_str(text).map_err(|error| {
+        let hint = nearest_of(error.message());
+        wrong(error.span(), error.message().to_owned(), hint)
+    })?;
+    let mut loaded = builtin();
+
+    for (name, table) in file.providers {
+        let old = loaded.config.providers.get(&name).cloned();
+        let plugin = table.plugin.or_else(|| old.as_ref().map(|old| old.plugin.clone()));
+        let plugin = plugin.ok_or_else(|| {
+            let hint = "name one: `plugin = \"openai-chat\"`";
+            wrong(None, format!("the provider `{name}` names no plugin"), Some(hint.into()))
+        })?;
+        let mut access = loaded.providers.remove(&name).unwrap_or_default();
+        let mut provider =
+            old.unwrap_or(Provider { plugin: String::new(), base_url: None, options: None, models: Vec::new() });
+        provider.plugin = plugin;
+        if let Some(url) = table.base_url {
+            let span = url.span();
+            set_base_url(&mut provider, &mut access, url.get_ref()).map_err(|cause| wrong(Some(span), cause, None))?;
+        }
+        if let Some(options) = table.options {
+            provider.options = Some(json(&options));
+        }
+        provider.models.extend(table.models.into_iter().map(|model| Model {
+            id: model.id,
+            context_tokens: model.context_tokens,
+            max_output_tokens: model.max_output_tokens,
+            capabilities: Vec::new(),
+            price: None,
+        }));
+        access.secrets.extend(table.secrets);
+        access.private.extend(table.private);
+        for http in table.http {
+            let span = http.url.span();
+            access.http.push(rule(http.url.get_ref(), &http.methods).map_err(|cause| wrong(Some(span), cause, None))?);
+        }
+        if let Some(model) = table.model.or_else(|| provider.models.first().map(|model| model.id.clone())) {
+            loaded.models.insert(name.clone(), model);
+        }
+        loaded.config.providers.insert(name.clone(), provider);
+        loaded.providers.insert(name, access);
+    }
+
+    for (alias, table) in file.toolboxes {
+        let mut access = Access {
+            private: table.private,
+            secrets: table.secrets,
+            workspace: match table.workspace {
+                WorkspaceWord::None => Workspace::None,
+                WorkspaceWord::Read => Workspace::Read,
+                WorkspaceWord::ReadWrite => Workspace::ReadWrite,
+            },
+            ..Access::default()
+        };
+        for http in table.http {
+            let span = http.url.span();
+            access.http.push(rule(http.url.get_ref(), &http.methods).map_err(|cause| wrong(Some(span), cause, None))?);
+        }
+        loaded.toolboxes.insert(alias, access);
+    }
+
+    for (name, table) in file.agents {
+        let mut agent = loaded.config.agents.remove(&name).unwrap_or_default();
+        if let Some(provider) = table.provider {
+            if !loaded.config.providers.contains_key(provider.get_ref()) {
+                let names = loaded.config.providers.keys().map(String::as_str);
+                let hint = nearest(provider.get_ref(), names).map(|near| format!("did you mean `{near}`?"));
+                let hint = hint.or_else(|| Some(format!("add a table `[providers.{}]`", provider.get_ref())));
+                let cause = format!("the agent `{name}` asks the provider `{}`, which is not configured", provider.get_ref());
+                return Err(wrong(Some(provider.span()), cause, hint));
+            }
+            let span = provider.span();
+            let provider = provider.into_inner();
+            let model = table.model.or_else(|| loaded.models.get(&provider).cloned()).ok_or_else(|| {
+                let cause = format!("the agent `{name}` names no model, and the provider `{provider}` has none of its own");
+                wrong(Some(span), cause, Some("add `model = \"…\"` to the agent".into()))
+            })?;
+            agent.model = ModelRef { provider, model };
+        } else if let Some(model) = table.model {
+            agent.model.model = model;
+        }
+        agent.runner = table.runner.unwrap_or(agent.runner);
+        if let Some(toolboxes) = table.toolboxes {
+            agent.toolboxes = toolboxes.into_iter().map(ToolboxEntry::into_toolbox).collect();
+        }
+        agent.system_prompt = table.system_prompt.or(agent.system_prompt);
+        agent.options = table.options.as_ref().map(json).or(agent.options);
+        agent.steps = table.steps.unwrap_or(agent.steps);
+        agent.tokens = table.tokens.or(agent.tokens);
+        loaded.config.agents.insert(name, agent);
+    }
+
+    loaded.server = Server { listen: file.server.listen, token: file.server.token, hosts: file.server.hosts };
+    file.node.apply(&mut loaded.settings).map_err(|cause| wrong(None, cause, None))?;
+    Ok(loaded)
+}
+
+impl ToolboxEntry {
+    fn into_toolbox(self) -> Toolbox {
+        match self {
+            Self::Alias(alias) => Toolbox { alias, options: None },
+            Self::Table(table) => Toolbox { alias: table.alias, options: table.options.as_ref().map(json) },
+        }
+    }
+}
+
+impl NodeTable {
+    fn apply(self, settings: &mut Settings) -> Result<(), String> {
+        let set = |value: &mut Duration, to: Option<Span>| *value = to.map_or(*value, |span| span.0);
+        let lease_is_set = self.lease.is_some();
+        set(&mut settings.lease, self.lease);
+        if lease_is_set {
+            settings.renew_every = settings.lease / 3;
+            settings.lease_margin = settings.lease / 6;
+        }
+        set(&mut settings.lease_margin, self.lease_margin);
+        set(&mut settings.renew_every, self.renew_every);
+        set(&mut settings.poll_every, self.poll_every);
+        set(&mut settings.flush_every, self.flush_every);
+        set(&mut settings.shutdown_grace, self.shutdown_grace);
+        set(&mut settings.cancel_grace, self.cancel_grace);
+        settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
+        settings.max_tries = self.max_tries.unwrap_or(settings.max_tries).max(1);
+        settings.resume_concurrency = self.resume_concurrency.unwrap_or(settings.resume_concurrency).max(1);
+        if settings.poll_every.is_zero() || settings.renew_every.is_zero() {
+            return Err("`poll-every` and `renew-every` must not be zero".into());
+        }
+        if settings.renew_every + settings.lease_margin >= settings.lease {
+            return Err("`renew-every` and `lease-margin` together must be shorter than `lease`".into());
+        }
+        Ok(())
+    }
+}
+
+/// Points a provider at another server, which is the grant to reach it.
+pub(crate) fn set_base_url(provider: &mut Provider, access: &mut Access, url: &str) -> Result<(), String> {
+    let rule = rule(url, &[])?;
+    if let HostPattern::Name(host) = &rule.host {
+        // An operator who writes a private address down means it.
+        if host == "localhost" {
+            access.private.extend(["127.0.0.0/8".to_owned(), "::1/128".to_owned()]);
+        } else if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            access.private.push(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }));
+        }
+    }
+    access.http = vec![rule];
+    provider.base_url = Some(url.trim_end_matches('/').to_owned());
+    Ok(())
+}
+
+/// The requests that a URL stands for: those to its host whose path begins with its path.
+fn rule(url: &str, methods: &[String]) -> Result<HttpRule, String> {
+    let wrong = || format!("`{url}` is no URL of a server: write `https://host/path`");
+    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let scheme = match scheme {
+        "https" => Scheme::Https,
+        "http" => Scheme::Http,
+        _ => return Err(wrong()),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if authority.contains('@') || rest.contains(['?', '#', ' ']) {
+        return Err(wrong());
+    }
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port.parse().map_err(|_| wrong())?)),
+        _ => (authority, None),
+    };
+    let host = host.to_ascii_lowercase();
+    let host = match host.strip_prefix("*.") {
+        _ if host.is_empty() => return Err(wrong()),
+        _ if host == "*" => HostPattern::Any,
+        Some(parent) => HostPattern::Subdomains(parent.into()),
+        None => HostPattern::Name(host),
+    };
+    let path = path.trim_end_matches('/');
+    Ok(HttpRule {
+        scheme,
+        host,
+        port,
+        methods: methods.iter().map(|method| method.to_ascii_uppercase()).collect(),
+        path_prefix: if path.is_empty() { "/".into() } else { path.into() },
+    })
+}
+
+fn json(table: &toml::Table) -> String {
+    serde_json::to_string(table).expect("TOML without dates is JSON")
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// The nearest valid name, from the words of a parser that met an unknown one.
+fn nearest_of(message: &str) -> Option<String> {
+    let mut words = message.split('`').skip(1).step_by(2);
+    if !message.starts_with("unknown ") {
+        return None;
+    }
+    let wrong = words.next()?;
+    let known: Vec<&str> = words.collect();
+    match nearest(wrong, known.iter().copied()) {
+        Some(near) => Some(format!("did you mean `{near}`?")),
+        None if known.is_empty() => None,
+        None => Some(format!("known here: {}", known.join(", "))),
+    }
+}
+
+/// The name that differs least, if it differs little.
+pub(crate) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let most = (wrong.chars().count() / 3).max(1);
+    names.map(|name| (distance(wrong, name), name)).filter(|(distance, _)| *distance <= most).min().map(|(_, name)| name)
+}
+
+/// Edits between two words.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (at, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Loaded> {
+        parse(Path::new("mainstay.toml"), text)
+    }
+
+    #[track_caller]
+    fn check(text: &str, place: &str, cause: &str, hint: Option<&str>) {
+        let error = read(text).expect_err("wrong");
+        assert_eq!(error.code, Code::Config);
+        assert!(error.message.contains(place), "{}", error.message);
+        assert!(error.causes[0].contains(cause), "{:?}", error.causes);
+        assert_eq!(error.hint.as_deref(), hint);
+    }
+
+    #[test]
+    fn unknown_keys_are_told_with_line_and_nearest_name() {
+        let text = "[agents.a]\nrunner = \"loop\"\nsytem-prompt = \"x\"\n";
+        check(text, "mainstay.toml:3", "sytem-prompt", Some("did you mean `system-prompt`?"));
+        check("\n[provider.x]\n", "mainstay.toml:2", "provider", Some("did you mean `providers`?"));
+        check("[node]\nlease = \"soon\"\n", "mainstay.toml:2", "`soon` is no time", None);
+    }
+
+    #[test]
+    fn an_unknown_provider_is_told_with_line_and_nearest_name() {
+        let text = "[agents.a]\nprovider = \"opnai\"\n";
+        check(text, "mainstay.toml:2", "`opnai`, which is not configured", Some("did you mean `openai`?"));
+        let text = "[agents.a]\nprovider = \"elsewhere\"\n";
+        check(text, "mainstay.toml:2", "elsewhere", Some("add a table `[providers.elsewhere]`"));
+    }
+
+    #[test]
+    fn times_that_contradict_each_other_are_refused() {
+        check("[node]\nrenew-every = \"29s\"\n", "mainstay.toml", "shorter than `lease`", None);
+        let loaded = read("[node]\nlease = \"6s\"\nmax-attempts = 5\n").expect("right");
+        assert_eq!(loaded.settings.renew_every, Duration::from_secs(2));
+        assert_eq!(loaded.settings.max_attempts, 5);
+    }
+
+    #[test]
+    fn a_file_lays_over_the_defaults() {
+        let loaded = read(
+            "[agents.coder]\nprovider = \"local\"\ntoolboxes = [\"files\", { alias = \"web\", options = { a = 1 } }]\n\
+             [providers.local]\nplugin = \"openai-chat\"\nbase-url = \"http://127.0.0.1:8000/v1/\"\nmodel = \"m\"\n\
+             secrets = { api-key = { file = \"/run/key\" } }\n\
+             [toolboxes.web]\nhttp = [{ url = \"https://*.example.com/docs\", methods = [\"get\"] }]\n",
+        )
+        .expect("right");
+        let agent = &loaded.config.agents["coder"];
+        assert_eq!(agent.model, ModelRef { provider: "local".into(), model: "m".into() });
+        assert_eq!(agent.toolboxes[1].options.as_deref(), Some("{\"a\":1}"));
+        assert!(loaded.config.agents.contains_key(AGENT));
+        assert_eq!(loaded.config.providers["local"].base_url.as_deref(), Some("http://127.0.0.1:8000/v1"));
+        let access = &loaded.providers["local"];
+        assert_eq!(access.private, ["127.0.0.1/32"]);
+        assert_eq!(access.secrets["api-key"], Secret::File("/run/key".into()));
+        let rule = &loaded.toolboxes["web"].http[0];
+        assert_eq!(rule.host, HostPattern::Subdomains("example.com".into()));
+        assert_eq!((rule.path_prefix.as_str(), rule.methods.as_slice()), ("/docs", ["GET".to_owned()].as_slice()));
+    }
+
+    #[test]
+    fn urls_of_grants_are_checked() {
+        for wrong in ["api.test", "ftp://a", "https://", "https://u@a/", "https://a:x/", "https://a/?b"] {
+            assert!(rule(wrong, &[]).is_err(), "{wrong}");
+        }
+        let rule = rule("http://[::1]:80", &[]).expect("a URL");
+        assert_eq!((rule.host, rule.port), (HostPattern::Name("[::1]".into()), Some(80)));
+    }
+
+    #[test]
+    fn the_nearest_name_is_near() {
+        assert_eq!(nearest("modle", ["model", "models"].into_iter()), Some("model"));
+        assert_eq!(nearest("xyz", ["model"].into_iter()), None);
+    }
+}

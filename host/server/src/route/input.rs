@@ -1,0 +1,102 @@
+//! Inputs: what is admitted to a session, and what became of it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use mainstay_core::commit::Refused;
+use mainstay_core::event::{Delivery, InputContent};
+use mainstay_core::id::{InputId, SessionId};
+use mainstay_core::model::Part;
+use mainstay_core::tail::Input;
+use serde::Deserialize;
+
+use crate::error::{Kind, Problem, Result};
+use crate::extract::{self, Path, Query};
+use crate::state::ServerState;
+use crate::wire::{Admitted, InputChange, NewInput, Page};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    /// Only what is pending.
+    #[serde(default)]
+    pending: bool,
+}
+
+pub(crate) async fn admit(
+    State(state): State<ServerState>,
+    Path(session): Path<SessionId>,
+    extract::Json(new): extract::Json<NewInput>,
+) -> Result<(StatusCode, Json<Admitted>)> {
+    let input = new.id.unwrap_or_else(InputId::new);
+    let content = content(&state, &new).await?;
+    let usual = if content.is_control() { Delivery::Steer } else { Delivery::Queue };
+    let admission = state.node().admit(session, input, new.delivery.unwrap_or(usual), content).await?;
+    let admitted = Admitted { session, input: admission.input, seq: admission.seq, held: admission.held };
+    Ok((StatusCode::ACCEPTED, Json(admitted)))
+}
+
+async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {
+    let invalid = |detail: String| Problem::new(Kind::Invalid, detail);
+    let parts = match (&new.text, &new.parts, &new.configure) {
+        (Some(text), None, None) => vec![Part::Text(text.clone())],
+        (None, Some(parts), None) => parts.clone(),
+        (None, None, Some(configure)) => {
+            let model = configure.model.parse().map_err(invalid)?;
+            return Ok(InputContent::Configure { model });
+        }
+        _ => return Err(invalid("An input is exactly one of `text`, `parts` and `configure`. Send one of them.".into())),
+    };
+    let empty = |part: &Part| matches!(part, Part::Text(text) if text.trim().is_empty());
+    if parts.iter().all(empty) {
+        return Err(invalid("The prompt is empty. Send some text.".into()));
+    }
+    for part in &parts {
+        if let Part::Media(media) = part
+            && state.node().store().blob(&media.digest).await?.is_none()
+        {
+            return Err(invalid(format!("The store holds no media `{}`. Name one that it holds.", media.digest)));
+        }
+    }
+    Ok(InputContent::Prompt { parts })
+}
+
+pub(crate) async fn list(
+    State(state): State<ServerState>,
+    Path(session): Path<SessionId>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Input>>> {
+    state.node().tail(session).await?;
+    let items = state.node().store().inputs(session, !query.pending).await?;
+    Ok(Json(Page { items, next: None, previous: None }))
+}
+
+pub(crate) async fn show(
+    State(state): State<ServerState>,
+    Path((session, input)): Path<(SessionId, InputId)>,
+) -> Result<Json<Input>> {
+    find(&state, session, input).await.map(Json)
+}
+
+pub(crate) async fn change(
+    State(state): State<ServerState>,
+    Path((session, input)): Path<(SessionId, InputId)>,
+    extract::Json(change): extract::Json<InputChange>,
+) -> Result<Json<Input>> {
+    state.node().redeliver(session, input, change.delivery).await?;
+    find(&state, session, input).await.map(Json)
+}
+
+pub(crate) async fn cancel(
+    State(state): State<ServerState>,
+    Path((session, input)): Path<(SessionId, InputId)>,
+) -> Result<StatusCode> {
+    state.node().cancel_input(session, input).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn find(state: &ServerState, session: SessionId, input: InputId) -> Result<Input> {
+    state.node().tail(session).await?;
+    let inputs = state.node().store().inputs(session, true).await?;
+    inputs.into_iter().find(|found| found.id == input).ok_or_else(|| Refused::InputNotFound(input).into())
+}

@@ -1,0 +1,49 @@
+//! Plugins and the names that lead to them.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use mainstay_core::plugin::Kind as PluginKind;
+use serde::Deserialize;
+
+use crate::error::Result;
+use crate::extract::{self, Path, Query, Raw};
+use crate::state::ServerState;
+use crate::wire::{NewAlias, Page, Plugin};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InstallQuery {
+    /// The plugin's own name if left out.
+    alias: Option<String>,
+}
+
+pub(crate) async fn list(State(state): State<ServerState>) -> Result<Json<Page<Plugin>>> {
+    let items = state.plugins().list().await?;
+    Ok(Json(Page { items, next: None, previous: None }))
+}
+
+pub(crate) async fn install(
+    State(state): State<ServerState>,
+    Query(query): Query<InstallQuery>,
+    Raw(bytes): Raw,
+) -> Result<(StatusCode, Json<Plugin>)> {
+    let plugin = state.plugins().install(bytes.into(), query.alias).await?;
+    Ok((StatusCode::CREATED, Json(plugin)))
+}
+
+pub(crate) async fn alias(
+    State(state): State<ServerState>,
+    Path((kind, alias)): Path<(PluginKind, String)>,
+    extract::Json(new): extract::Json<NewAlias>,
+) -> Result<Json<Plugin>> {
+    Ok(Json(state.plugins().alias(kind, &alias, &new.digest).await?))
+}
+
+pub(crate) async fn remove(
+    State(state): State<ServerState>,
+    Path((kind, alias)): Path<(PluginKind, String)>,
+) -> Result<StatusCode> {
+    state.plugins().remove(kind, &alias).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

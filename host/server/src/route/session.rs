@@ -1,0 +1,143 @@
+//! Sessions and what is done to them as a whole.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use mainstay_core::commit::Refused;
+use mainstay_core::event::SessionCreated;
+use mainstay_core::id::{Millis, SessionId};
+use mainstay_core::tail::Tail;
+use serde::Deserialize;
+
+use crate::cursor;
+use crate::error::{Kind, Problem, Result};
+use crate::extract::{self, Optional, Path, Query};
+use crate::page;
+use crate::state::ServerState;
+use crate::wire::{Interrupted, NewRun, NewSession, Page, Ran, Session};
+
+const RESOURCE: &str = "sessions";
+
+/// Agent of a session that names none.
+const AGENT: &str = "default";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+pub(crate) async fn create(
+    State(state): State<ServerState>,
+    extract::Json(new): extract::Json<NewSession>,
+) -> Result<Response> {
+    let id = new.id.unwrap_or_else(SessionId::new);
+    let agent = new.agent.unwrap_or_else(|| AGENT.into());
+    let model = new.model.map(|model| model.parse()).transpose();
+    let model = model.map_err(|detail| Problem::new(Kind::Invalid, detail))?;
+    // A retry is answered whatever the configuration says by now.
+    if state.node().store().tail(id).await?.is_none() {
+        let config = state.node().config().get();
+        if !config.agents.contains_key(&agent) {
+            let known: Vec<&str> = config.agents.keys().map(String::as_str).collect();
+            let detail = format!("There is no agent `{agent}`. Configured are: {}.", known.join(", "));
+            return Err(Problem::new(Kind::Invalid, detail));
+        }
+        if let Some(model) = &model
+            && !config.providers.contains_key(&model.provider)
+        {
+            let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
+            let detail =
+                format!("There is no provider `{}`. Configured are: {}.", model.provider, known.join(", "));
+            return Err(Problem::new(Kind::Invalid, detail));
+        }
+    }
+    let existed = state.node().create(id, SessionCreated { agent, model, title: new.title }).await?;
+    let session = session(&state, id).await?;
+    let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, [(header::LOCATION, format!("/v1/sessions/{id}"))], Json(session)).into_response())
+}
+
+pub(crate) async fn list(
+    State(state): State<ServerState>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Session>>> {
+    let limit = page::limit(query.limit)?;
+    let before: Option<(Millis, SessionId)> =
+        query.cursor.map(|cursor| cursor::decode(RESOURCE, &cursor)).transpose()?;
+    let store = state.node().store();
+    let now = store.now().await?;
+    let mut listed = store.sessions(before, limit + 1).await?;
+    let more = listed.len() > limit as usize;
+    listed.truncate(limit as usize);
+    let next = listed.last().filter(|_| more);
+    let next = next.map(|last| cursor::encode(RESOURCE, &(last.session.created_at, last.session.id)));
+    let items = listed.iter().map(|listed| Session::from_listed(listed, now)).collect();
+    Ok(Json(Page { items, next, previous: None }))
+}
+
+pub(crate) async fn show(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+    session(&state, id).await.map(Json)
+}
+
+pub(crate) async fn delete(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<StatusCode> {
+    if state.node().delete(id).await? { Ok(StatusCode::NO_CONTENT) } else { Err(Refused::NotFound(id).into()) }
+}
+
+pub(crate) async fn interrupt(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Interrupted>> {
+    let was_busy = state.node().interrupt(id).await?;
+    Ok(Json(Interrupted { was_busy }))
+}
+
+pub(crate) async fn resume(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+    state.node().resume(id).await?;
+    session(&state, id).await.map(Json)
+}
+
+pub(crate) async fn run(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+    Optional(new): Optional<NewRun>,
+) -> Result<Json<Ran>> {
+    let forced = if new.force {
+        let tail = state.node().tail(id).await?;
+        Some(state.node().config().get().agents.get(&tail.session.agent).map_or(64, |agent| agent.steps))
+    } else {
+        None
+    };
+    let outcome = tokio::select! {
+        outcome = state.node().run(id, forced) => outcome?,
+        () = closed(&state) => return Err(closing()),
+    };
+    Ok(Json(outcome.into()))
+}
+
+pub(crate) async fn idle(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+    let tail = tokio::select! {
+        tail = state.node().idle(id) => tail?,
+        () = closed(&state) => return Err(closing()),
+    };
+    view(&state, &tail).await.map(Json)
+}
+
+async fn closed(state: &ServerState) {
+    state.closing().cancelled_owned().await;
+}
+
+fn closing() -> Problem {
+    Problem::new(Kind::Unavailable, "The server is closing. The session goes on at its next start; ask again then.")
+}
+
+async fn session(state: &ServerState, id: SessionId) -> Result<Session> {
+    let tail = state.node().tail(id).await?;
+    view(state, &tail).await
+}
+
+async fn view(state: &ServerState, tail: &Tail) -> Result<Session> {
+    Ok(Session::from_tail(tail, state.node().store().now().await?))
+}

@@ -1,0 +1,114 @@
+//! What every request can reach.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mainstay_core::BoxError;
+use mainstay_core::node::Node;
+use mainstay_core::plugin::{Kind, PluginInfo};
+use tokio_util::sync::CancellationToken;
+
+use crate::wire::Plugin;
+
+/// What an operator sets.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Asked of every request, if set.
+    pub token: Option<String>,
+    /// Names and addresses besides loopback under which this server may be asked for.
+    pub hosts: Vec<String>,
+    /// It listens on every address: any literal address is its own.
+    pub any_address: bool,
+    /// Most bytes of a body that is no plugin.
+    pub body_limit: usize,
+    /// Most bytes of a plugin.
+    pub plugin_limit: usize,
+    /// Events that a stream may fall behind.
+    pub stream_buffer: usize,
+    /// How long a stream may stay that far behind before it is ended.
+    pub stream_patience: Duration,
+    /// An expired claim or a due session that waits longer makes the health bad.
+    pub lag_limit: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            token: None,
+            hosts: Vec::new(),
+            any_address: false,
+            body_limit: 2 * 1024 * 1024,
+            plugin_limit: 64 * 1024 * 1024,
+            stream_buffer: 256,
+            stream_patience: Duration::from_secs(5),
+            lag_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Loading and naming plugins, which takes more than the core knows.
+#[async_trait]
+pub trait PluginAdmin: Send + Sync + 'static {
+    /// Checks a component, keeps it and points `alias` (or its own name) at it.
+    async fn install(&self, bytes: Vec<u8>, alias: Option<String>) -> Result<Plugin, PluginError>;
+    /// Checks a component and keeps nothing.
+    async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError>;
+    /// All components and the names that lead to them.
+    async fn list(&self) -> Result<Vec<Plugin>, PluginError>;
+    /// Takes a name away; the component goes with it if nothing else needs it.
+    async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError>;
+    /// Points a name at a component that is kept already.
+    async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin, PluginError>;
+}
+
+/// Why a plugin operation did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// The component breaks a rule.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    NotFound(String),
+    /// The request makes no sense, whatever is stored.
+    #[error("{0}")]
+    Invalid(String),
+    /// Transient.
+    #[error("the plugins could not be read or written")]
+    Unavailable(#[source] BoxError),
+}
+
+/// Shared by all requests.
+#[derive(Clone)]
+pub struct ServerState(Arc<Inner>);
+
+struct Inner {
+    node: Arc<Node>,
+    plugins: Arc<dyn PluginAdmin>,
+    options: Options,
+    closing: CancellationToken,
+}
+
+impl ServerState {
+    #[must_use]
+    pub fn new(node: Arc<Node>, plugins: Arc<dyn PluginAdmin>, options: Options) -> Self {
+        Self(Arc::new(Inner { node, plugins, options, closing: CancellationToken::new() }))
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.0.node
+    }
+
+    pub(crate) fn plugins(&self) -> &dyn PluginAdmin {
+        &*self.0.plugins
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// Cancelled when the server closes: streams end, waits are answered.
+    pub(crate) fn closing(&self) -> CancellationToken {
+        self.0.closing.clone()
+    }
+}

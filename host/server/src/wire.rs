@@ -1,0 +1,319 @@
+//! The shapes of requests and answers, shared with clients in Rust.
+
+use mainstay_core::claim::{Claim, Phase};
+use mainstay_core::coordinator::{RunOutcome, Terminal};
+use mainstay_core::event::{Delivery, InterruptReason, TurnOutcome};
+use mainstay_core::history::ModelRef;
+use mainstay_core::id::{ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::model::Part;
+use mainstay_core::plugin::PluginInfo;
+use mainstay_core::port::Listed;
+use mainstay_core::tail::{self, Status, Tail, Totals};
+use serde::{Deserialize, Serialize};
+
+/// A page of a list. The cursors are opaque; a `null` one says that there is nothing that way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next: Option<String>,
+    #[serde(default)]
+    pub previous: Option<String>,
+}
+
+/// A session as clients see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    pub id: SessionId,
+    pub agent: String,
+    #[serde(default)]
+    pub model: Option<ModelRef>,
+    #[serde(default)]
+    pub title: Option<String>,
+    pub status: Status,
+    /// Why it runs nothing by itself, where it does not.
+    #[serde(default)]
+    pub held: Option<String>,
+    /// Seq of its newest event.
+    pub head: Seq,
+    /// Milliseconds since 1970-01-01T00:00Z, as all times here.
+    pub created_at: Millis,
+    pub updated_at: Millis,
+    /// A turn is open.
+    pub turn_open: bool,
+    #[serde(default)]
+    pub last_turn: Option<TurnOutcome>,
+    pub pending_inputs: u64,
+    /// Crashes since something was last settled.
+    pub attempts: u32,
+    #[serde(default)]
+    pub quarantined: Option<String>,
+    pub cancelled: bool,
+    pub usage: Totals,
+    #[serde(default)]
+    pub claim: Option<ClaimView>,
+}
+
+/// Who runs a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimView {
+    pub execution: ExecutionId,
+    pub owner: OwnerId,
+    pub expires_at: Millis,
+    pub phase: Phase,
+    #[serde(default)]
+    pub step: Option<Seq>,
+    pub interrupt: bool,
+}
+
+impl From<&Claim> for ClaimView {
+    fn from(claim: &Claim) -> Self {
+        Self {
+            execution: claim.execution,
+            owner: claim.owner,
+            expires_at: claim.expires_at,
+            phase: claim.phase,
+            step: claim.step,
+            interrupt: claim.interrupt,
+        }
+    }
+}
+
+impl Session {
+    /// From the live end, at `now` of the store's clock.
+    #[must_use]
+    pub fn from_tail(tail: &Tail, now: Millis) -> Self {
+        let held = tail.may_run().err().map(|reason| reason.to_string());
+        Self::new(&tail.session, tail.claim.as_ref(), tail.status(now), held, tail.inputs.len() as u64)
+    }
+
+    /// From a row of a list.
+    #[must_use]
+    pub fn from_listed(listed: &Listed, now: Millis) -> Self {
+        let status = tail::status(&listed.session, listed.claim.as_ref(), listed.runnable, now);
+        let alone = Tail { session: listed.session.clone(), claim: None, step: None, inputs: Vec::new() };
+        let held = alone.may_run().err().map(|reason| reason.to_string());
+        Self::new(&listed.session, listed.claim.as_ref(), status, held, listed.pending_inputs)
+    }
+
+    fn new(session: &tail::Session, claim: Option<&Claim>, status: Status, held: Option<String>, pending: u64) -> Self {
+        Self {
+            id: session.id,
+            agent: session.agent.clone(),
+            model: session.model.clone(),
+            title: session.title.clone(),
+            status,
+            held,
+            head: session.head,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+            turn_open: session.turn.is_some(),
+            last_turn: session.last_turn.clone(),
+            pending_inputs: pending,
+            attempts: session.attempts,
+            quarantined: session.quarantined.clone(),
+            cancelled: session.cancelled,
+            usage: session.usage,
+            claim: claim.map(ClaimView::from),
+        }
+    }
+}
+
+/// `provider/model`, or the two apart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ModelName {
+    Joined(String),
+    Apart(ModelRef),
+}
+
+impl ModelName {
+    /// Both names.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(&self) -> Result<ModelRef, String> {
+        match self {
+            Self::Apart(model) => Ok(model.clone()),
+            Self::Joined(text) => match text.split_once('/') {
+                Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
+                    Ok(ModelRef { provider: provider.into(), model: model.into() })
+                }
+                _ => Err(format!("`{text}` names no model: write `provider/model`")),
+            },
+        }
+    }
+}
+
+/// Begins a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewSession {
+    /// Chosen by the caller, so that a retry creates nothing twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<SessionId>,
+    /// `default` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// An input for a session: one of `text`, `parts` and `configure`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewInput {
+    /// Chosen by the caller, so that a retry admits nothing twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<InputId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Vec<Part>>,
+    /// A control: the model from the next step on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configure: Option<Configure>,
+    /// `queue` if left out; `steer` for a control.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
+}
+
+/// What a `configure` control changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configure {
+    pub model: ModelName,
+}
+
+/// The answer to an admission: the same for every retry, so it says nothing of what became of the
+/// input since. That is in the list of inputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Admitted {
+    pub session: SessionId,
+    pub input: InputId,
+    /// Seq of the admission.
+    pub seq: Seq,
+    /// Why the session will not run it by itself, where it will not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+}
+
+/// Changes a pending input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputChange {
+    pub delivery: Delivery,
+}
+
+/// What an interrupt found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// Something was running or open.
+    pub was_busy: bool,
+}
+
+/// Asks for a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewRun {
+    /// Open a turn even with nothing pending.
+    pub force: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ran {
+    /// False if there was nothing to do.
+    pub ran: bool,
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+}
+
+/// How an execution ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Outcome {
+    Succeeded,
+    Failed { error: String },
+    Interrupted { reason: InterruptReason },
+    /// Another process took it over; its log tells how it goes on.
+    Lost,
+}
+
+impl From<RunOutcome> for Ran {
+    fn from(outcome: RunOutcome) -> Self {
+        let terminal = outcome.terminal.map(|terminal| match terminal {
+            Terminal::Succeeded => Outcome::Succeeded,
+            Terminal::Failed(error) => Outcome::Failed { error },
+            Terminal::Interrupted(reason) => Outcome::Interrupted { reason },
+            Terminal::Lost => Outcome::Lost,
+        });
+        Self { ran: outcome.ran, outcome: terminal }
+    }
+}
+
+/// The marker in a stream: every event up to this seq has been given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    pub seq: Seq,
+}
+
+/// A component and the names that lead to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plugin {
+    #[serde(flatten)]
+    pub info: PluginInfo,
+    pub aliases: Vec<String>,
+}
+
+/// Points a name at a component.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewAlias {
+    pub digest: String,
+}
+
+/// How far behind the host is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    pub status: HealthStatus,
+    /// This process start.
+    pub owner: OwnerId,
+    pub version: String,
+    /// Head minus applied seq. Projections are written with their events, so it stays 0.
+    pub projection_lag: u64,
+    /// Claims past their expiry that no recovery has settled.
+    pub expired_claims: u64,
+    /// Milliseconds since the oldest of them expired.
+    pub oldest_expired_claim_ms: Option<u64>,
+    /// Runnable sessions that no execution has taken.
+    pub due_sessions: u64,
+    /// Milliseconds since the oldest of them last changed.
+    pub oldest_due_wake_ms: Option<u64>,
+    /// What is wrong, in words.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+/// Good or bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthStatus {
+    Ok,
+    Lagging,
+}
+
+/// The body of an error, after RFC 9457.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemBody {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    /// What happened and what to do.
+    pub detail: String,
+}
+
+/// What the types of problems begin with.
+pub const PROBLEM: &str = "urn:mainstay:problem:";

@@ -1,0 +1,5 @@
+//! Builds the crate anew when a migration changes.
+
+fn main() {
+    println!("cargo:rerun-if-changed=../../migrations/sqlite");
+}

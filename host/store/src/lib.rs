@@ -1,0 +1,10 @@
+//! Where sessions live: the port [`mainstay_core::port::Store`] over SQLite.
+//!
+//! A store adds durability and nothing else. What may be written is judged by
+//! [`mainstay_core::commit::apply`], what a row says follows from [`mainstay_core::project`]; neither
+//! is repeated in SQL. Read [`sqlite`] for the shape of it, [`lock`] for how one process owns a file.
+
+pub mod lock;
+pub mod sqlite;
+
+pub use sqlite::{OpenError, Options, SqliteStore, Stats};

@@ -1,0 +1,391 @@
+//! Queries, and how rows become values. The names are those of the queries in every dialect.
+
+use std::collections::HashMap;
+
+use mainstay_core::claim::Claim;
+use mainstay_core::event::{DecodeError, Event, Record};
+use mainstay_core::history::{Item, Order, Size};
+use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
+use mainstay_core::model::Range;
+use mainstay_core::port::{Dump, Listed, StoreError};
+use mainstay_core::tail::{Call, Execution, Input, Session, StepRow, Tail};
+use serde::de::DeserializeOwned;
+use sqlx::SqliteConnection;
+
+/// Why rows could not be read.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    Sql(sqlx::Error),
+    Damaged { session: SessionId, cause: String },
+}
+
+impl From<sqlx::Error> for ReadError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl ReadError {
+    pub(super) fn during(self, action: &'static str) -> StoreError {
+        match self {
+            Self::Sql(error) => StoreError::Unavailable { action, cause: error.into() },
+            Self::Damaged { session, cause } => StoreError::Damaged { session, cause },
+        }
+    }
+}
+
+type Read<T> = Result<T, ReadError>;
+
+fn parse<T: DeserializeOwned>(session: SessionId, what: &str, text: &str) -> Read<T> {
+    serde_json::from_str(text)
+        .map_err(|error| ReadError::Damaged { session, cause: format!("{what}: {error}") })
+}
+
+fn id<T: std::str::FromStr<Err: std::fmt::Display>>(session: SessionId, what: &str, text: &str) -> Read<T> {
+    text.parse().map_err(|error| ReadError::Damaged { session, cause: format!("{what} {text:?}: {error}") })
+}
+
+fn session_id(text: &str) -> Read<SessionId> {
+    id(SessionId(uuid::Uuid::nil()), "session id", text)
+}
+
+/// A number as it was stored: never negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A number for SQLite, whose integers are signed. One that is too large for it is as good as endless.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Ids as the JSON array that `json_each` takes.
+pub(super) fn json_ids<T: ToString>(ids: impl IntoIterator<Item = T>) -> String {
+    let ids: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();
+    serde_json::to_string(&ids).expect("strings serialise")
+}
+
+type EventRow = (String, i64, String, String, i64, i64, Option<String>, Option<String>, String);
+
+fn record(row: EventRow) -> Read<Record> {
+    let (session, seq, event, kind, version, at, execution, recovery, data) = row;
+    let session = session_id(&session)?;
+    let what = format!("event {seq}");
+    Ok(Record {
+        session,
+        seq: unsigned(seq),
+        id: id(session, &what, &event)?,
+        kind,
+        version: u32::try_from(version).unwrap_or(u32::MAX),
+        at: unsigned(at),
+        execution: execution.map(|text| id(session, &what, &text)).transpose()?,
+        recovery: recovery.map(|text| id(session, &what, &text)).transpose()?,
+        data: parse(session, &what, &data)?,
+    })
+}
+
+// event_page
+const EVENT_PAGE: &str = "
+    SELECT session, seq, id, type, version, at, execution, recovery, data
+      FROM event WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?";
+
+pub(super) async fn event_page(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    after: Seq,
+    limit: u32,
+) -> Read<Option<(Vec<Record>, Seq)>> {
+    let head: Option<i64> = sqlx::query_scalar("SELECT head FROM session WHERE id = ?")
+        .bind(session.to_string())
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(head) = head else { return Ok(None) };
+    let rows: Vec<EventRow> = sqlx::query_as(EVENT_PAGE)
+        .bind(session.to_string())
+        .bind(signed(after))
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    Ok(Some((rows.into_iter().map(record).collect::<Read<_>>()?, unsigned(head))))
+}
+
+// event_known: events that bear one of these ids.
+const EVENT_KNOWN: &str = "
+    SELECT session, seq, id, type, version, at, execution, recovery, data
+      FROM event WHERE id IN (SELECT value FROM json_each(?))";
+
+pub(super) async fn event_known(
+    conn: &mut SqliteConnection,
+    ids: impl IntoIterator<Item = EventId>,
+) -> Read<HashMap<EventId, Record>> {
+    let rows: Vec<EventRow> = sqlx::query_as(EVENT_KNOWN).bind(json_ids(ids)).fetch_all(conn).await?;
+    rows.into_iter().map(|row| record(row).map(|record| (record.id, record))).collect()
+}
+
+// input_known: inputs of these ids, whichever session holds them.
+const INPUT_KNOWN: &str = "SELECT session, data FROM input WHERE id IN (SELECT value FROM json_each(?))";
+
+pub(super) async fn input_known(
+    conn: &mut SqliteConnection,
+    ids: impl IntoIterator<Item = InputId>,
+) -> Read<HashMap<InputId, Input>> {
+    let rows: Vec<(String, String)> = sqlx::query_as(INPUT_KNOWN).bind(json_ids(ids)).fetch_all(conn).await?;
+    rows.into_iter()
+        .map(|(session, data)| {
+            let input: Input = parse(session_id(&session)?, "input", &data)?;
+            Ok((input.id, input))
+        })
+        .collect()
+}
+
+// tail_session, tail_inputs, tail_step: the live ends of these sessions.
+const TAIL_SESSION: &str = "
+    SELECT s.id, s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id
+     WHERE s.id IN (SELECT value FROM json_each(?))";
+const TAIL_INPUTS: &str = "
+    SELECT session, data FROM input
+     WHERE session IN (SELECT value FROM json_each(?)) AND status = 'pending' ORDER BY session, seq";
+const TAIL_STEP: &str = "
+    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
+      FROM session s JOIN event e ON e.session = s.id AND e.seq >= s.step
+     WHERE s.id IN (SELECT value FROM json_each(?)) AND s.step IS NOT NULL ORDER BY e.session, e.seq";
+
+/// Tails of those sessions that exist. A damaged one spoils no other.
+pub(super) async fn tails(
+    conn: &mut SqliteConnection,
+    sessions: &[SessionId],
+) -> Result<HashMap<SessionId, Result<Tail, String>>, sqlx::Error> {
+    let ids = json_ids(sessions);
+    let rows: Vec<(String, String, Option<String>)> =
+        sqlx::query_as(TAIL_SESSION).bind(&ids).fetch_all(&mut *conn).await?;
+    if rows.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let input_rows: Vec<(String, String)> = sqlx::query_as(TAIL_INPUTS).bind(&ids).fetch_all(&mut *conn).await?;
+    let mut inputs: HashMap<String, Vec<String>> = HashMap::new();
+    for (session, data) in input_rows {
+        inputs.entry(session).or_default().push(data);
+    }
+    let mut steps: HashMap<String, Vec<EventRow>> = HashMap::new();
+    let step_rows: Vec<EventRow> = sqlx::query_as(TAIL_STEP).bind(&ids).fetch_all(&mut *conn).await?;
+    for row in step_rows {
+        steps.entry(row.0.clone()).or_default().push(row);
+    }
+
+    let mut tails = HashMap::with_capacity(rows.len());
+    for (session, data, claim) in rows {
+        let inputs = inputs.remove(&session).unwrap_or_default();
+        let steps = steps.remove(&session).unwrap_or_default();
+        let Ok(session) = session.parse::<SessionId>() else { continue };
+        let tail = tail(session, &data, claim.as_deref(), &inputs, steps).map_err(|error| match error {
+            ReadError::Damaged { cause, .. } => cause,
+            ReadError::Sql(error) => error.to_string(),
+        });
+        tails.insert(session, tail);
+    }
+    Ok(tails)
+}
+
+fn tail(session: SessionId, data: &str, claim: Option<&str>, inputs: &[String], steps: Vec<EventRow>) -> Read<Tail> {
+    let damaged = |cause| ReadError::Damaged { session, cause };
+    let row: Session = parse(session, "session", data)?;
+    let claim: Option<Claim> = claim.map(|data| parse(session, "claim", data)).transpose()?;
+    let inputs = inputs.iter().map(|data| parse(session, "input", data)).collect::<Read<Vec<Input>>>()?;
+    let mut events: Vec<Event> = Vec::with_capacity(steps.len());
+    for step in steps {
+        match record(step)?.decode() {
+            Ok(event) => events.push(event),
+            // A session that holds one is not run; what is known of it can be read.
+            Err(DecodeError::Unknown { .. }) => {}
+            Err(error @ DecodeError::Damaged { .. }) => return Err(damaged(error.to_string())),
+        }
+    }
+    Tail::load(row, claim, inputs, &events).map_err(damaged)
+}
+
+// item_page
+const ITEM_OLDEST: &str = "
+    SELECT data FROM item WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq, n LIMIT ?";
+const ITEM_NEWEST: &str = "
+    SELECT data FROM item WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq DESC, n DESC LIMIT ?";
+
+pub(super) async fn item_page(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    range: Range,
+    order: Order,
+    limit: u32,
+) -> Read<Vec<Item>> {
+    let sql = match order {
+        Order::OldestFirst => ITEM_OLDEST,
+        Order::NewestFirst => ITEM_NEWEST,
+    };
+    let rows: Vec<String> = sqlx::query_scalar(sql)
+        .bind(session.to_string())
+        .bind(signed(range.after))
+        .bind(signed(range.through))
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|data| parse(session, "item", data)).collect()
+}
+
+// item_measure
+const ITEM_MEASURE: &str = "
+    SELECT count(*), coalesce(sum(bytes), 0) FROM item WHERE session = ? AND seq > ? AND seq <= ?";
+
+pub(super) async fn item_measure(conn: &mut SqliteConnection, session: SessionId, range: Range) -> Read<Size> {
+    let (items, bytes): (i64, i64) = sqlx::query_as(ITEM_MEASURE)
+        .bind(session.to_string())
+        .bind(signed(range.after))
+        .bind(signed(range.through))
+        .fetch_one(conn)
+        .await?;
+    Ok(Size { items: unsigned(items), bytes: unsigned(bytes) })
+}
+
+// input_list
+const INPUT_ALL: &str = "SELECT data FROM input WHERE session = ? ORDER BY seq";
+const INPUT_PENDING: &str = "SELECT data FROM input WHERE session = ? AND status = 'pending' ORDER BY seq";
+
+pub(super) async fn input_list(conn: &mut SqliteConnection, session: SessionId, all: bool) -> Read<Vec<Input>> {
+    let sql = if all { INPUT_ALL } else { INPUT_PENDING };
+    let rows: Vec<String> = sqlx::query_scalar(sql).bind(session.to_string()).fetch_all(conn).await?;
+    rows.iter().map(|data| parse(session, "input", data)).collect()
+}
+
+// session_list
+const SESSION_LIST: &str = "
+    SELECT s.id, s.data, c.data, s.runnable,
+           (SELECT count(*) FROM input i WHERE i.session = s.id AND i.status = 'pending')
+      FROM session s LEFT JOIN claim c ON c.session = s.id
+     WHERE (s.created_at, s.id) < (?, ?)
+     ORDER BY s.created_at DESC, s.id DESC LIMIT ?";
+
+pub(super) async fn session_list(
+    conn: &mut SqliteConnection,
+    before: Option<(Millis, SessionId)>,
+    limit: u32,
+) -> Read<Vec<Listed>> {
+    let (at, id) = before.map_or((i64::MAX, "~".into()), |(at, id)| (signed(at), id.to_string()));
+    let rows: Vec<(String, String, Option<String>, bool, i64)> =
+        sqlx::query_as(SESSION_LIST).bind(at).bind(id).bind(limit).fetch_all(conn).await?;
+    rows.into_iter()
+        .map(|(id, data, claim, runnable, pending)| {
+            let id = session_id(&id)?;
+            Ok(Listed {
+                session: parse(id, "session", &data)?,
+                claim: claim.map(|data| parse(id, "claim", &data)).transpose()?,
+                runnable,
+                pending_inputs: unsigned(pending),
+            })
+        })
+        .collect()
+}
+
+// claim_expired
+const CLAIM_EXPIRED: &str = "
+    SELECT session, data FROM claim WHERE expires_at <= ? ORDER BY expires_at, session LIMIT ?";
+
+pub(super) async fn claim_expired(conn: &mut SqliteConnection, now: Millis, limit: u32) -> Read<Vec<Claim>> {
+    let rows: Vec<(String, String)> =
+        sqlx::query_as(CLAIM_EXPIRED).bind(signed(now)).bind(limit).fetch_all(conn).await?;
+    rows.iter().map(|(id, data)| parse(session_id(id)?, "claim", data)).collect()
+}
+
+// session_due
+const SESSION_DUE: &str = "SELECT id FROM session WHERE due ORDER BY updated_at, id LIMIT ?";
+
+pub(super) async fn session_due(conn: &mut SqliteConnection, limit: u32) -> Read<Vec<SessionId>> {
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_DUE).bind(limit).fetch_all(conn).await?;
+    rows.iter().map(|id| session_id(id)).collect()
+}
+
+// step_open: the events that began the open steps.
+const STEP_OPEN: &str = "
+    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
+      FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.step IS NOT NULL";
+
+pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
+    let rows: Vec<EventRow> = sqlx::query_as(STEP_OPEN).fetch_all(conn).await?;
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows {
+        let record = record(row)?;
+        let session = record.session;
+        events.push(record.decode().map_err(|error| ReadError::Damaged { session, cause: error.to_string() })?);
+    }
+    Ok(events)
+}
+
+/// Everything of a session, in the order of the log.
+pub(super) async fn dump(conn: &mut SqliteConnection, session: SessionId) -> Read<Dump> {
+    let key = session.to_string();
+    let row: Option<(String, Option<String>)> =
+        sqlx::query_as("SELECT s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id WHERE s.id = ?")
+            .bind(&key)
+            .fetch_optional(&mut *conn)
+            .await?;
+    let Some((data, claim)) = row else { return Ok(Dump::default()) };
+    let events = event_page(conn, session, 0, u32::MAX).await?.map(|(events, _)| events).unwrap_or_default();
+    let all = Range { after: 0, through: u64::MAX };
+    let mut dump = Dump {
+        events,
+        session: Some(parse(session, "session", &data)?),
+        claim: claim.map(|data| parse(session, "claim", &data)).transpose()?,
+        items: item_page(conn, session, all, Order::OldestFirst, u32::MAX).await?,
+        inputs: input_list(conn, session, true).await?,
+        steps: step_rows(conn, session).await?,
+        calls: Vec::new(),
+        executions: execution_rows(conn, session).await?,
+    };
+    let calls: Vec<String> =
+        sqlx::query_scalar("SELECT data FROM call WHERE session = ?").bind(&key).fetch_all(&mut *conn).await?;
+    dump.calls = calls.iter().map(|data| parse(session, "call", data)).collect::<Read<Vec<Call>>>()?;
+    dump.calls.sort_by(|a, b| (a.step, &a.id).cmp(&(b.step, &b.id)));
+    Ok(dump)
+}
+
+type StepColumns = (i64, i64, Option<i64>, String, Option<String>, Option<String>);
+
+async fn step_rows(conn: &mut SqliteConnection, session: SessionId) -> Read<Vec<StepRow>> {
+    let rows: Vec<StepColumns> = sqlx::query_as(
+        "SELECT seq, started_at, settled_at, runner, provider, usage FROM step WHERE session = ? ORDER BY seq",
+    )
+    .bind(session.to_string())
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|(seq, started_at, settled_at, runner, provider, usage)| {
+            Ok(StepRow {
+                session,
+                seq: unsigned(seq),
+                started_at: unsigned(started_at),
+                settled_at: settled_at.map(unsigned),
+                runner: parse(session, "step", &runner)?,
+                provider,
+                usage: usage.map(|usage| parse(session, "step", &usage)).transpose()?,
+            })
+        })
+        .collect()
+}
+
+async fn execution_rows(conn: &mut SqliteConnection, session: SessionId) -> Read<Vec<Execution>> {
+    let rows: Vec<(String, String, i64, Option<i64>, Option<String>)> = sqlx::query_as(
+        "SELECT id, owner, started, ended, terminal FROM execution WHERE session = ? ORDER BY started, id",
+    )
+    .bind(session.to_string())
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|(execution, owner, started, ended, terminal)| {
+            Ok(Execution {
+                id: id(session, "execution", &execution)?,
+                session,
+                owner: id(session, "owner", &owner)?,
+                started: unsigned(started),
+                ended: ended.map(unsigned),
+                terminal,
+            })
+        })
+        .collect()
+}

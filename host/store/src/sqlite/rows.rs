@@ -1,0 +1,224 @@
+//! The rows that a group of commits changes, and how they are written: one statement per table,
+//! whatever the number of rows, which travel as one JSON array.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use mainstay_core::event::Record;
+use mainstay_core::history::Item;
+use mainstay_core::id::SessionId;
+use mainstay_core::tail::{CallStatus, Changes, InputStatus, Tail};
+use serde::Serialize;
+use sqlx::SqliteConnection;
+
+type Text = String;
+
+/// What one transaction writes.
+#[derive(Default)]
+pub(super) struct Rows {
+    events: Vec<(Text, u64, Text, Text, u32, u64, Option<Text>, Option<Text>, Text)>,
+    inputs: Vec<(Text, Text, u64, &'static str, bool, Text)>,
+    items: Vec<(Text, u64, u32, bool, u64, Text)>,
+    steps: Vec<(Text, u64, u64, Option<u64>, Text, Option<Text>, Option<Text>)>,
+    calls: Vec<(Text, u64, Text, &'static str, Text)>,
+    executions: Vec<(Text, Text, Text, u64, Option<u64>, Option<Text>)>,
+    changed: HashSet<SessionId>,
+}
+
+fn json(value: &impl Serialize) -> Text {
+    serde_json::to_string(value).expect("rows serialise")
+}
+
+impl Rows {
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// Takes in what one commit changed.
+    pub(super) fn add(&mut self, session: SessionId, records: &[Record], changes: &Changes) {
+        self.changed.insert(session);
+        let key = session.to_string();
+        for record in records {
+            self.events.push((
+                key.clone(),
+                record.seq,
+                record.id.to_string(),
+                record.kind.clone(),
+                record.version,
+                record.at,
+                record.execution.map(|id| id.to_string()),
+                record.recovery.map(|id| id.to_string()),
+                json(&record.data),
+            ));
+        }
+        for input in &changes.inputs {
+            let status = match input.status {
+                InputStatus::Pending => "pending",
+                InputStatus::Promoted => "promoted",
+                InputStatus::Cancelled => "cancelled",
+            };
+            self.inputs.push((input.id.to_string(), key.clone(), input.seq, status, input.intent, json(input)));
+        }
+        for (n, item) in numbered(&changes.items) {
+            self.items.push((key.clone(), item.seq, n, item.is_message(), item.text_bytes(), json(item)));
+        }
+        for step in &changes.steps {
+            self.steps.push((
+                key.clone(),
+                step.seq,
+                step.started_at,
+                step.settled_at,
+                json(&step.runner),
+                step.provider.clone(),
+                step.usage.as_ref().map(json),
+            ));
+        }
+        for call in &changes.calls {
+            let status = match call.status {
+                CallStatus::Streaming => "streaming",
+                CallStatus::Ready => "ready",
+                CallStatus::Started => "started",
+                CallStatus::Settled => "settled",
+            };
+            self.calls.push((key.clone(), call.step, json(&call.id), status, json(call)));
+        }
+        for execution in &changes.executions {
+            self.executions.push((
+                key.clone(),
+                execution.id.to_string(),
+                execution.owner.to_string(),
+                execution.started,
+                execution.ended,
+                execution.terminal.clone(),
+            ));
+        }
+    }
+
+    /// Writes all of it, with the sessions and claims as they are in `tails`. Gives the bytes written.
+    pub(super) async fn write(
+        &self,
+        conn: &mut SqliteConnection,
+        tails: &HashMap<SessionId, Arc<Tail>>,
+    ) -> Result<u64, sqlx::Error> {
+        let mut sessions = Vec::with_capacity(self.changed.len());
+        let mut claims = Vec::new();
+        let mut unclaimed = Vec::new();
+        for id in &self.changed {
+            let Some(tail) = tails.get(id) else { continue };
+            let (session, runnable) = (&tail.session, tail.is_runnable());
+            sessions.push((
+                id.to_string(),
+                session.created_at,
+                session.updated_at,
+                session.head,
+                session.step,
+                runnable,
+                runnable && tail.claim.is_none(),
+                json(session),
+            ));
+            match &tail.claim {
+                Some(claim) => claims.push((
+                    id.to_string(),
+                    claim.execution.to_string(),
+                    claim.owner.to_string(),
+                    claim.expires_at,
+                    json(claim),
+                )),
+                None => unclaimed.push(id.to_string()),
+            }
+        }
+        let mut bytes = 0;
+        // Calls before events: the schema refuses a result whose call it does not know.
+        bytes += insert(conn, CALL_PUT, &self.calls).await?;
+        bytes += insert(conn, EVENT_ADD, &self.events).await?;
+        bytes += insert(conn, SESSION_PUT, &sessions).await?;
+        bytes += insert(conn, CLAIM_DROP, &unclaimed).await?;
+        bytes += insert(conn, CLAIM_PUT, &claims).await?;
+        bytes += insert(conn, INPUT_PUT, &self.inputs).await?;
+        bytes += insert(conn, ITEM_ADD, &self.items).await?;
+        bytes += insert(conn, STEP_PUT, &self.steps).await?;
+        bytes += insert(conn, EXECUTION_PUT, &self.executions).await?;
+        Ok(bytes)
+    }
+}
+
+/// Items with their position among those that the same event began.
+fn numbered(items: &[Item]) -> impl Iterator<Item = (u32, &Item)> {
+    let mut last = (0, 0);
+    items.iter().map(move |item| {
+        last = if last.0 == item.seq { (item.seq, last.1 + 1) } else { (item.seq, 0) };
+        (last.1, item)
+    })
+}
+
+async fn insert<T: Serialize>(conn: &mut SqliteConnection, sql: &'static str, rows: &[T]) -> Result<u64, sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let rows = json(&rows);
+    let bytes = rows.len() as u64;
+    sqlx::query(sql).bind(rows).execute(conn).await?;
+    Ok(bytes)
+}
+
+const EVENT_ADD: &str = "
+    INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
+           value ->> 7, value ->> 8
+      FROM json_each(?)";
+
+const SESSION_PUT: &str = "
+    INSERT INTO session (id, created_at, updated_at, head, step, runnable, due, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
+           value ->> 7
+      FROM json_each(?) WHERE true
+    ON CONFLICT (id) DO UPDATE SET
+        updated_at = excluded.updated_at, head = excluded.head, step = excluded.step,
+        runnable = excluded.runnable, due = excluded.due, data = excluded.data";
+
+const CLAIM_DROP: &str = "DELETE FROM claim WHERE session IN (SELECT value FROM json_each(?))";
+
+const CLAIM_PUT: &str = "
+    INSERT INTO claim (session, execution, owner, expires_at, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+      FROM json_each(?) WHERE true
+    ON CONFLICT (session) DO UPDATE SET
+        execution = excluded.execution, owner = excluded.owner, expires_at = excluded.expires_at,
+        data = excluded.data";
+
+const INPUT_PUT: &str = "
+    INSERT INTO input (id, session, seq, status, intent, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+      FROM json_each(?) WHERE true
+    ON CONFLICT (id) DO UPDATE SET
+        status = excluded.status, intent = excluded.intent, data = excluded.data";
+
+const ITEM_ADD: &str = "
+    INSERT INTO item (session, seq, n, is_message, bytes, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+      FROM json_each(?)";
+
+// A row written again keeps the usage and the end that it had.
+const STEP_PUT: &str = "
+    INSERT INTO step (session, seq, started_at, settled_at, runner, provider, usage)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
+      FROM json_each(?) WHERE true
+    ON CONFLICT (session, seq) DO UPDATE SET
+        started_at = excluded.started_at, runner = excluded.runner, provider = excluded.provider,
+        settled_at = coalesce(excluded.settled_at, settled_at), usage = coalesce(excluded.usage, usage)";
+
+const CALL_PUT: &str = "
+    INSERT INTO call (session, step, id, status, data)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+      FROM json_each(?) WHERE true
+    ON CONFLICT (session, step, id) DO UPDATE SET status = excluded.status, data = excluded.data";
+
+// A row with `started` 0 only adds its end.
+const EXECUTION_PUT: &str = "
+    INSERT INTO execution (session, id, owner, started, ended, terminal)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+      FROM json_each(?) WHERE true
+    ON CONFLICT (session, id) DO UPDATE SET
+        owner = iif(excluded.started = 0, owner, excluded.owner),
+        started = iif(excluded.started = 0, started, excluded.started),
+        ended = excluded.ended, terminal = excluded.terminal";

@@ -1,0 +1,145 @@
+-- The log and its projections. Rows keep their whole value as JSON in `data`; the columns beside it are
+-- what queries select by. Ids are UUIDs as text, times are milliseconds since 1970.
+
+CREATE TABLE event (
+    session   TEXT    NOT NULL,
+    seq       INTEGER NOT NULL CHECK (seq > 0),
+    id        TEXT    NOT NULL UNIQUE,
+    type      TEXT    NOT NULL,
+    version   INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    execution TEXT,
+    recovery  TEXT,
+    data      TEXT    NOT NULL,
+    PRIMARY KEY (session, seq),
+    -- Recovery's events name no execution as their writer.
+    CHECK (execution IS NULL OR recovery IS NULL)
+) STRICT;
+
+-- One result per call, whoever writes it.
+CREATE UNIQUE INDEX event_call_result
+    ON event (session, data -> '$.step', data -> '$.result.call')
+    WHERE type = 'call.settled';
+
+CREATE TABLE session (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    head       INTEGER NOT NULL,
+    -- Seq of the open step.
+    step       INTEGER,
+    runnable   INTEGER NOT NULL,
+    -- Runnable and not claimed.
+    due        INTEGER NOT NULL,
+    data       TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX session_newest ON session (created_at, id);
+CREATE INDEX session_due ON session (updated_at, id) WHERE due;
+CREATE INDEX session_step ON session (id) WHERE step IS NOT NULL;
+
+-- At most one per session.
+CREATE TABLE claim (
+    session    TEXT    NOT NULL PRIMARY KEY,
+    execution  TEXT    NOT NULL,
+    owner      TEXT    NOT NULL,
+    expires_at INTEGER NOT NULL,
+    data       TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX claim_execution ON claim (execution);
+CREATE INDEX claim_expiry ON claim (expires_at, session);
+
+CREATE TABLE input (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    session TEXT    NOT NULL,
+    seq     INTEGER NOT NULL,
+    status  TEXT    NOT NULL,
+    intent  INTEGER NOT NULL,
+    data    TEXT    NOT NULL,
+    UNIQUE (session, seq)
+) STRICT;
+
+CREATE INDEX input_pending ON input (session, seq) WHERE status = 'pending';
+
+CREATE TABLE item (
+    session    TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    -- Position among the items that one event began.
+    n          INTEGER NOT NULL,
+    is_message INTEGER NOT NULL,
+    -- Of text.
+    bytes      INTEGER NOT NULL,
+    data       TEXT    NOT NULL,
+    PRIMARY KEY (session, seq, n)
+) STRICT;
+
+CREATE TABLE step (
+    session    TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    settled_at INTEGER,
+    runner     TEXT    NOT NULL,
+    provider   TEXT,
+    usage      TEXT,
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE call (
+    session TEXT    NOT NULL,
+    step    INTEGER NOT NULL,
+    -- The call's id as JSON text: a model chose it, and it may hold anything.
+    id      TEXT    NOT NULL,
+    status  TEXT    NOT NULL,
+    data    TEXT    NOT NULL,
+    PRIMARY KEY (session, step, id)
+) STRICT, WITHOUT ROWID;
+
+-- And none before its call.
+CREATE TRIGGER event_call_result_after_call
+BEFORE INSERT ON event WHEN NEW.type = 'call.settled'
+BEGIN
+    SELECT raise(ABORT, 'a result before its call')
+     WHERE NOT EXISTS (
+        SELECT 1 FROM call
+         WHERE session = NEW.session
+           AND step = NEW.data ->> '$.step'
+           AND id = NEW.data -> '$.result.call'
+     );
+END;
+
+CREATE TABLE execution (
+    session  TEXT    NOT NULL,
+    id       TEXT    NOT NULL,
+    owner    TEXT    NOT NULL,
+    -- 0 where its start is not in the log.
+    started  INTEGER NOT NULL,
+    ended    INTEGER,
+    terminal TEXT,
+    PRIMARY KEY (session, id)
+) STRICT, WITHOUT ROWID;
+
+-- Bytes under their SHA-256.
+CREATE TABLE blob (
+    digest TEXT NOT NULL PRIMARY KEY,
+    bytes  BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE plugin (
+    digest TEXT NOT NULL PRIMARY KEY,
+    kind   TEXT NOT NULL,
+    data   TEXT NOT NULL,
+    bytes  BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE alias (
+    kind   TEXT NOT NULL,
+    alias  TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (kind, alias)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE meta (
+    key   TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

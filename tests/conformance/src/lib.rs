@@ -1,0 +1,42 @@
+//! What every store promises, as one suite. A store supplies a factory of [`Harness`]es and lists the
+//! cases with [`conformance!`]; the names are those of the scenarios.
+
+mod differential;
+mod harness;
+mod claim;
+mod inbox;
+mod log;
+mod recovery;
+mod things;
+
+pub use claim::*;
+pub use differential::store_2;
+pub use harness::{Harness, check_invariants};
+pub use inbox::*;
+pub use log::*;
+pub use recovery::*;
+pub use things::*;
+
+/// One test per case, each with a fresh harness of the given async function.
+#[macro_export]
+macro_rules! conformance {
+    ($open:path) => {
+        $crate::conformance! { @each $open;
+            log_1 log_2 log_3 log_5 log_6 log_8 log_13
+            claim_1 claim_2 claim_3 claim_4 claim_5 claim_9 claim_13 claim_14 claim_15 claim_20 claim_21
+            recov_1 recov_2 recov_4 recov_5 recov_6 recov_7 recov_8 recov_10 recov_11 recov_13 recov_15
+            recov_21 recov_22 recov_23 recov_24
+            inbox_2 inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
+            tool_6 items_come_in_both_orders sessions_come_in_pages a_scan_lists_what_is_due
+            a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back
+        }
+    };
+    (@each $open:path; $($case:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $case() {
+                $crate::$case($open().await).await;
+            }
+        )*
+    };
+}

@@ -1,0 +1,9 @@
+//! What tests share: a store in memory with faults to order, a clock that is moved by hand, and
+//! builders for the commits that most tests begin with.
+
+pub mod build;
+mod clock;
+mod memory;
+
+pub use clock::ManualClock;
+pub use memory::{Gate, Logged, MemoryStore, rebuild};
