@@ -16,6 +16,9 @@ use crate::bindings::toolbox::exports::mainstay::plugin::tools;
 
 /// Tools that do something. Export it with [`toolbox!`](crate::toolbox!).
 pub trait Toolbox {
+    /// Whether its calls use [`Host::workspace`]. A toolbox that does not, imports nothing of WASI.
+    const FILES: bool = false;
+
     /// What it says of itself. The same at every call.
     fn manifest() -> ToolboxManifest;
 
@@ -49,7 +52,7 @@ pub trait Host {
     /// There is no answer. The cases say what may have happened.
     fn fetch(&self, request: &Request) -> Result<Response, FetchError>;
 
-    /// The session's files; `None` where no workspace was granted.
+    /// The session's files; `None` where no workspace was granted, or [`Toolbox::FILES`] is false.
     fn workspace(&self) -> Option<Box<dyn Workspace + '_>>;
 }
 
@@ -125,10 +128,10 @@ impl From<&str> for CallError {
 
 /// The host itself.
 #[cfg(target_arch = "wasm32")]
-struct Imported;
+struct Imported<T>(PhantomData<T>);
 
 #[cfg(target_arch = "wasm32")]
-impl Host for Imported {
+impl<T: Toolbox> Host for Imported<T> {
     fn progress(&self, message: &str) {
         crate::bindings::toolbox::mainstay::plugin::calling::progress(message);
     }
@@ -142,7 +145,11 @@ impl Host for Imported {
     }
 
     fn workspace(&self) -> Option<Box<dyn Workspace + '_>> {
-        crate::workspace::granted()
+        if T::FILES {
+            crate::workspace::granted()
+        } else {
+            None
+        }
     }
 }
 
@@ -164,7 +171,7 @@ impl<T: Toolbox> tools::Guest for Export<T> {
     #[cfg(target_arch = "wasm32")]
     fn call(request: CallRequest) -> Result<Vec<Output>, CallError> {
         crate::log::install_panic_hook();
-        T::call(&request, &Imported)
+        T::call(&request, &Imported::<T>(PhantomData))
     }
 
     #[cfg(not(target_arch = "wasm32"))]

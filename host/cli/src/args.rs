@@ -101,7 +101,7 @@ pub(crate) struct Choice {
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// Base URL of the provider, for a server that speaks the OpenAI chat protocol for example
-    #[arg(long, env = "MAINSTAY_BASE_URL", value_name = "URL")]
+    #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
     /// Go on with this session
     #[arg(long, value_name = "ID", conflicts_with = "resume")]

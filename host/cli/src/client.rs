@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use mainstay_core::event::{Delivery, Record};
-use mainstay_core::history::Item;
+use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 use mainstay_server::wire::{
-    Admitted, Health, Interrupted, NewAlias, NewInput, NewSession, PROBLEM, Page, Plugin, ProblemBody, Session, Synced,
+    Admitted, Configure, Interrupted, ModelName, NewAlias, NewInput, NewSession, PROBLEM, Page, Plugin, ProblemBody,
+    Session, Synced,
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -61,13 +62,6 @@ impl Client {
         Ok(Self { http, base, token })
     }
 
-    pub(crate) async fn health(&self) -> Result<Health> {
-        let response = self.request(Method::GET, "/health").send().await.map_err(|error| self.unreachable(&error))?;
-        let status = response.status();
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        serde_json::from_slice(&bytes).map_err(|_| self.problem(status, &bytes))
-    }
-
     pub(crate) async fn create(&self, new: &NewSession) -> Result<Session> {
         self.json(self.request(Method::POST, "/sessions"), Some(new)).await
     }
@@ -99,6 +93,13 @@ impl Client {
             }
             answer => answer,
         }
+    }
+
+    /// Changes the model that a session asks from its next step on.
+    pub(crate) async fn configure(&self, id: SessionId, model: ModelRef) -> Result<Admitted> {
+        let configure = Some(Configure { model: ModelName::Apart(model) });
+        let new = NewInput { id: Some(InputId::new()), configure, ..NewInput::default() };
+        self.json(self.request(Method::POST, &format!("/sessions/{id}/inputs")), Some(&new)).await
     }
 
     pub(crate) async fn interrupt(&self, id: SessionId) -> Result<Interrupted> {

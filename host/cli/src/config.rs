@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
 use mainstay_core::history::ModelRef;
-use mainstay_core::plugin::{HostPattern, HttpRule, Model, Scheme, Workspace};
+use mainstay_core::plugin::{Model, Scheme, Workspace};
 use serde::Deserialize;
 use serde::de::Error as _;
 use toml::Spanned;
@@ -40,11 +40,23 @@ pub(crate) struct Loaded {
 /// What the operator grants to one use of a plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Access {
-    pub(crate) http: Vec<HttpRule>,
-    /// Private address ranges that may be reached, `10.0.0.0/8` for example.
-    pub(crate) private: Vec<String>,
+    pub(crate) http: Vec<Rule>,
     pub(crate) secrets: BTreeMap<String, Secret>,
     pub(crate) workspace: Workspace,
+}
+
+/// Requests that are allowed: those to a host whose path begins with a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) scheme: Scheme,
+    /// A name; `*.name` for every name below it; `*` for any.
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    /// In capitals; empty means every method.
+    pub(crate) methods: Vec<String>,
+    pub(crate) path_prefix: String,
+    /// Addresses that are not public are allowed too.
+    pub(crate) private: bool,
 }
 
 /// Where a secret's value is.
@@ -66,6 +78,15 @@ impl Secret {
         };
         let value = value.trim_end_matches(['\r', '\n']);
         (!value.is_empty()).then(|| value.to_owned())
+    }
+}
+
+impl std::fmt::Display for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Env(name) => f.write_str(name),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
     }
 }
 
@@ -123,8 +144,9 @@ struct ProviderTable {
     models: Vec<ModelTable>,
     options: Option<toml::Table>,
     secrets: BTreeMap<String, Secret>,
+    /// The base URL leads into a private network.
+    private: bool,
     http: Vec<HttpTable>,
-    private: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,7 +161,6 @@ struct ModelTable {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 struct AccessTable {
     http: Vec<HttpTable>,
-    private: Vec<String>,
     secrets: BTreeMap<String, Secret>,
     workspace: WorkspaceWord,
 }
@@ -160,6 +181,8 @@ struct HttpTable {
     url: Spanned<String>,
     #[serde(default)]
     methods: Vec<String>,
+    #[serde(default)]
+    private: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -225,7 +248,7 @@ pub(crate) fn builtin() -> Loaded {
     config.providers.insert(OPENAI.into(), openai);
     let key = BTreeMap::from([("api-key".into(), Secret::Env("OPENAI_API_KEY".into()))]);
     let openai = Access {
-        http: vec![rule("https://api.openai.com/v1", &[]).expect("a URL")],
+        http: vec![rule("https://api.openai.com/v1").expect("a URL")],
         secrets: key,
         ..Access::default()
     };
@@ -284,6 +307,9 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             let span = url.span();
             set_base_url(&mut provider, &mut access, url.get_ref()).map_err(|cause| wrong(Some(span), cause, None))?;
         }
+        for rule in &mut access.http {
+            rule.private |= table.private;
+        }
         if let Some(options) = table.options {
             provider.options = Some(json(&options));
         }
@@ -295,10 +321,8 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             price: None,
         }));
         access.secrets.extend(table.secrets);
-        access.private.extend(table.private);
         for http in table.http {
-            let span = http.url.span();
-            access.http.push(rule(http.url.get_ref(), &http.methods).map_err(|cause| wrong(Some(span), cause, None))?);
+            access.http.push(http.into_rule().map_err(|(span, cause)| wrong(Some(span), cause, None))?);
         }
         if let Some(model) = table.model.or_else(|| provider.models.first().map(|model| model.id.clone())) {
             loaded.models.insert(name.clone(), model);
@@ -309,7 +333,6 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
 
     for (alias, table) in file.toolboxes {
         let mut access = Access {
-            private: table.private,
             secrets: table.secrets,
             workspace: match table.workspace {
                 WorkspaceWord::None => Workspace::None,
@@ -319,8 +342,7 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             ..Access::default()
         };
         for http in table.http {
-            let span = http.url.span();
-            access.http.push(rule(http.url.get_ref(), &http.methods).map_err(|cause| wrong(Some(span), cause, None))?);
+            access.http.push(http.into_rule().map_err(|(span, cause)| wrong(Some(span), cause, None))?);
         }
         loaded.toolboxes.insert(alias, access);
     }
@@ -359,6 +381,16 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
     loaded.server = Server { listen: file.server.listen, token: file.server.token, hosts: file.server.hosts };
     file.node.apply(&mut loaded.settings).map_err(|cause| wrong(None, cause, None))?;
     Ok(loaded)
+}
+
+impl HttpTable {
+    fn into_rule(self) -> Result<Rule, (Range<usize>, String)> {
+        let span = self.url.span();
+        let mut rule = rule(self.url.get_ref()).map_err(|cause| (span, cause))?;
+        rule.methods = self.methods.iter().map(|method| method.to_ascii_uppercase()).collect();
+        rule.private |= self.private;
+        Ok(rule)
+    }
 }
 
 impl ToolboxEntry {
@@ -400,22 +432,13 @@ impl NodeTable {
 
 /// Points a provider at another server, which is the grant to reach it.
 pub(crate) fn set_base_url(provider: &mut Provider, access: &mut Access, url: &str) -> Result<(), String> {
-    let rule = rule(url, &[])?;
-    if let HostPattern::Name(host) = &rule.host {
-        // An operator who writes a private address down means it.
-        if host == "localhost" {
-            access.private.extend(["127.0.0.0/8".to_owned(), "::1/128".to_owned()]);
-        } else if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            access.private.push(format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }));
-        }
-    }
-    access.http = vec![rule];
+    access.http = vec![rule(url)?];
     provider.base_url = Some(url.trim_end_matches('/').to_owned());
     Ok(())
 }
 
 /// The requests that a URL stands for: those to its host whose path begins with its path.
-fn rule(url: &str, methods: &[String]) -> Result<HttpRule, String> {
+fn rule(url: &str) -> Result<Rule, String> {
     let wrong = || format!("`{url}` is no URL of a server: write `https://host/path`");
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
     let scheme = match scheme {
@@ -432,20 +455,14 @@ fn rule(url: &str, methods: &[String]) -> Result<HttpRule, String> {
         _ => (authority, None),
     };
     let host = host.to_ascii_lowercase();
-    let host = match host.strip_prefix("*.") {
-        _ if host.is_empty() => return Err(wrong()),
-        _ if host == "*" => HostPattern::Any,
-        Some(parent) => HostPattern::Subdomains(parent.into()),
-        None => HostPattern::Name(host),
-    };
+    if host.is_empty() || host == "*." {
+        return Err(wrong());
+    }
+    // An operator who writes a private address down means it. A name may lead anywhere.
+    let private = host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     let path = path.trim_end_matches('/');
-    Ok(HttpRule {
-        scheme,
-        host,
-        port,
-        methods: methods.iter().map(|method| method.to_ascii_uppercase()).collect(),
-        path_prefix: if path.is_empty() { "/".into() } else { path.into() },
-    })
+    let path_prefix = if path.is_empty() { "/".into() } else { path.into() };
+    Ok(Rule { scheme, host, port, methods: Vec::new(), path_prefix, private })
 }
 
 fn json(table: &toml::Table) -> String {
@@ -548,20 +565,20 @@ mod tests {
         assert!(loaded.config.agents.contains_key(AGENT));
         assert_eq!(loaded.config.providers["local"].base_url.as_deref(), Some("http://127.0.0.1:8000/v1"));
         let access = &loaded.providers["local"];
-        assert_eq!(access.private, ["127.0.0.1/32"]);
+        assert!(access.http[0].private);
         assert_eq!(access.secrets["api-key"], Secret::File("/run/key".into()));
         let rule = &loaded.toolboxes["web"].http[0];
-        assert_eq!(rule.host, HostPattern::Subdomains("example.com".into()));
+        assert_eq!((rule.host.as_str(), rule.private), ("*.example.com", false));
         assert_eq!((rule.path_prefix.as_str(), rule.methods.as_slice()), ("/docs", ["GET".to_owned()].as_slice()));
     }
 
     #[test]
     fn urls_of_grants_are_checked() {
         for wrong in ["api.test", "ftp://a", "https://", "https://u@a/", "https://a:x/", "https://a/?b"] {
-            assert!(rule(wrong, &[]).is_err(), "{wrong}");
+            assert!(rule(wrong).is_err(), "{wrong}");
         }
-        let rule = rule("http://[::1]:80", &[]).expect("a URL");
-        assert_eq!((rule.host, rule.port), (HostPattern::Name("[::1]".into()), Some(80)));
+        let rule = rule("http://[::1]:80").expect("a URL");
+        assert_eq!((rule.host.as_str(), rule.port, rule.private), ("[::1]", Some(80), true));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::client::{Client, Follow, Live, Told};
 use crate::error::{Code, Error, Result};
 use crate::printer::brief;
 use crate::show;
+use crate::signals::Signals;
 
 /// Shows events as they come.
 pub(crate) struct Show<'c> {
@@ -156,6 +157,7 @@ pub(crate) fn interrupted(session: SessionId) -> Error {
 
 /// Shows a session until it has nothing to do. Ctrl-C stops the session, a second one this process.
 pub(crate) async fn to_the_end(client: &Client, follow: &mut Follow, show: &mut Show<'_>, id: SessionId) -> Result<Session> {
+    let mut signals = Signals::listen()?;
     let mut idle = std::pin::pin!(client.idle(id));
     let mut stops = 0;
     let session = loop {
@@ -166,8 +168,7 @@ pub(crate) async fn to_the_end(client: &Client, follow: &mut Follow, show: &mut 
                 None => return Err(crate::access::unknown(id)),
             },
             session = &mut idle => break session?,
-            pressed = tokio::signal::ctrl_c() => {
-                pressed.map_err(|error| Error::failed("cannot listen for Ctrl-C").because(&error))?;
+            () = signals.next() => {
                 stops += 1;
                 if stops > 1 {
                     std::process::exit(Code::Interrupted as i32);

@@ -157,7 +157,7 @@ pub enum Refused {
     Claimed(SessionId),
     #[error(transparent)]
     NotRunnable(#[from] NotRunnable),
-    #[error("session {0} exists with another agent, model or title")]
+    #[error("session {0} exists with another agent or title")]
     SessionConflict(SessionId),
     #[error("input {input} is held by {holder}")]
     InputConflict { input: InputId, holder: String },
@@ -290,7 +290,7 @@ pub fn apply(
                 session,
                 execution: *execution,
                 owner: *owner,
-                expires_at: now + lease_ms,
+                expires_at: now.saturating_add(*lease_ms),
                 phase: Phase::Ready,
                 step: work.tail.session.step,
                 interrupt: false,
@@ -334,7 +334,8 @@ pub fn apply(
             let claim = work.tail.claim.as_mut();
             let claim = claim
                 .filter(|claim| claim.execution == seen.execution && claim.owner == seen.owner);
-            claim.ok_or(Refused::ClaimChanged(session))?.expires_at = now;
+            let claim = claim.ok_or(Refused::ClaimChanged(session))?;
+            claim.expires_at = claim.expires_at.min(now);
             Reply::Done
         }
     };
@@ -510,7 +511,7 @@ fn append_events(
     let session = work.tail.session.id;
     let execution = append.fence.execution;
     if !append.events.is_empty() && known.events.len() == append.events.len() {
-        return duplicate(append, known);
+        return duplicate(session, append, known);
     }
     if let Some(held) = known.events.first() {
         return Err(Refused::EventConflict {
@@ -590,7 +591,7 @@ fn claim_phase(work: &Work) -> Phase {
 }
 
 /// All ids are held: the same commit again, or another under the same ids.
-fn duplicate(append: &Append, known: &Known) -> Result<Reply, Refused> {
+fn duplicate(session: SessionId, append: &Append, known: &Known) -> Result<Reply, Refused> {
     let mut first = Seq::MAX;
     for draft in &append.events {
         let held = known
@@ -599,7 +600,7 @@ fn duplicate(append: &Append, known: &Known) -> Result<Reply, Refused> {
             .find(|record| record.id == draft.id)
             .expect("looked up by these ids");
         let (kind, data) = draft.body.encode();
-        if held.kind != kind || held.data != data {
+        if held.session != session || held.kind != kind || held.data != data {
             return Err(Refused::EventConflict {
                 id: draft.id,
                 seq: held.seq,

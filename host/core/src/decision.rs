@@ -365,6 +365,13 @@ impl Judge<'_> {
             }),
             _ => None,
         };
+        if outcome.is_some() {
+            // A result is owed for every call before a model is asked again, in the next turn too.
+            events.extend(open.into_iter().map(|(step, call)| EventBody::CallDropped {
+                step,
+                call: call.id,
+            }));
+        }
         events.push(match outcome {
             Some(outcome) => EventBody::TurnEnded {
                 outcome,

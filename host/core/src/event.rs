@@ -164,6 +164,10 @@ pub enum EventBody {
     #[serde(rename = "runner.answered")]
     RunnerAnswered { step: Seq, answer: Answer },
 
+    /// A call of the runner's own tools was left open at its turn's end.
+    #[serde(rename = "call.dropped")]
+    CallDropped { step: Seq, call: String },
+
     #[serde(rename = "step.started")]
     StepStarted(Box<StepStarted>),
     /// What the model produced since the last one, in order.
@@ -526,6 +530,7 @@ pub const KINDS: &[&str] = &[
     "runner.said",
     "runner.noted",
     "runner.answered",
+    "call.dropped",
     "step.started",
     "step.output",
     "retry.scheduled",

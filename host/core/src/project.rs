@@ -212,21 +212,15 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             if tail.step.is_some() {
                 return Err("a step is open".into());
             }
-            // An answer is owed for every call before a model is asked again, in the next turn too.
-            for (step, call) in std::mem::take(&mut tail.session.open_calls) {
-                let result = ToolResult {
-                    call: call.id.clone(),
-                    tool: call.tool.clone(),
-                    outcome: ToolOutcome::NotStarted,
-                    output: vec![Part::Text("Not started: the turn ended first.".into())],
-                    whole: None,
-                };
-                changes.items.push(item(ItemBody::ToolResult(result)));
-                changes.calls.push(own_call(id, step, &call, Some(seq)));
+            if let Some((step, call)) = tail.session.open_calls.first() {
+                return Err(format!("call {} of step {step} has no answer", call.id));
             }
             tail.session.last_turn = Some(outcome.clone());
-            if let Some(state) = decided.as_ref().and_then(|decided| decided.state.as_ref()) {
-                tail.session.state = Some((seq, state.clone()));
+            if let Some(decided) = decided {
+                tail.session.seen = seq;
+                if let Some(state) = &decided.state {
+                    tail.session.state = Some((seq, state.clone()));
+                }
             }
             tail.session.attempts = 0;
             if let Some(claim) = &mut tail.claim {
@@ -250,14 +244,19 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             })));
         }
         EventBody::RunnerNoted { parts } => changes.items.push(item(ItemBody::Note(parts.clone()))),
+        EventBody::CallDropped { step, call } => {
+            let call = take_open_call(tail, *step, call)?;
+            changes.items.push(item(ItemBody::ToolResult(ToolResult {
+                call: call.id.clone(),
+                tool: call.tool.clone(),
+                outcome: ToolOutcome::NotStarted,
+                output: vec![Part::Text("Not started: the turn ended first.".into())],
+                whole: None,
+            })));
+            changes.calls.push(own_call(id, *step, &call, Some(seq)));
+        }
         EventBody::RunnerAnswered { step, answer } => {
-            let at_index = tail
-                .session
-                .open_calls
-                .iter()
-                .position(|(open, call)| open == step && call.id == answer.call)
-                .ok_or_else(|| format!("call {} of step {step} is not open", answer.call))?;
-            let (step, call) = tail.session.open_calls.remove(at_index);
+            let call = take_open_call(tail, *step, &answer.call)?;
             changes.items.push(item(ItemBody::ToolResult(ToolResult {
                 call: call.id.clone(),
                 tool: call.tool.clone(),
@@ -269,7 +268,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 output: answer.output.clone(),
                 whole: None,
             })));
-            changes.calls.push(own_call(id, step, &call, Some(seq)));
+            changes.calls.push(own_call(id, *step, &call, Some(seq)));
         }
 
         EventBody::StepStarted(started) => {
@@ -548,6 +547,19 @@ fn own_call(
         runs: 0,
         result,
     }
+}
+
+fn take_open_call(
+    tail: &mut Tail,
+    step: Seq,
+    call: &str,
+) -> Result<crate::model::ToolCall, String> {
+    let open = &mut tail.session.open_calls;
+    let at = open
+        .iter()
+        .position(|(of, known)| *of == step && known.id == call);
+    at.map(|at| open.remove(at).1)
+        .ok_or_else(|| format!("call {call} of step {step} is not open"))
 }
 
 fn open_step(tail: &mut Tail, step: Seq) -> Result<&mut Step, String> {

@@ -181,7 +181,16 @@ pub fn close_turn(tail: &Tail, outcome: TurnOutcome) -> Vec<EventBody> {
     let mut events = Vec::new();
     if let Some(step) = &tail.step {
         events.extend(close_step(step));
+        let own = step
+            .calls
+            .iter()
+            .filter(|call| call.own && call.status == CallStatus::Ready);
+        events.extend(own.map(|call| EventBody::CallDropped {
+            step: step.seq,
+            call: call.id.clone(),
+        }));
     }
+    events.extend(dropped(tail));
     if tail.session.turn.is_some() {
         events.push(EventBody::TurnEnded {
             outcome,
@@ -189,6 +198,17 @@ pub fn close_turn(tail: &Tail, outcome: TurnOutcome) -> Vec<EventBody> {
         });
     }
     events
+}
+
+/// The ends of the runner's own calls that are open when a turn is over.
+pub fn dropped(tail: &Tail) -> impl Iterator<Item = EventBody> {
+    tail.session
+        .open_calls
+        .iter()
+        .map(|(step, call)| EventBody::CallDropped {
+            step: *step,
+            call: call.id.clone(),
+        })
 }
 
 /// Ends an open step at once, as interrupted.

@@ -1,2 +1,6 @@
 mod bindings;
+pub mod egress;
+mod engine;
 mod host;
+mod instance;
+pub mod limits;

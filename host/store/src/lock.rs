@@ -52,8 +52,9 @@ pub fn path_of(database: &Path) -> PathBuf {
 /// # Errors
 /// The file cannot be read.
 pub fn read(database: &Path) -> io::Result<Option<Found>> {
-    let database = super::sqlite::file::canonical(database)?;
-    let mut file = match File::open(path_of(&database)) {
+    let open = crate::sqlite::file::canonical(database)
+        .and_then(|database| File::open(path_of(&database)));
+    let mut file = match open {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -66,7 +67,10 @@ pub fn read(database: &Path) -> io::Result<Option<Found>> {
         Err(TryLockError::WouldBlock) => true,
         Err(TryLockError::Error(error)) => return Err(error),
     };
-    Ok(Some(Found { holder: content(&mut file)?, alive }))
+    Ok(Some(Found {
+        holder: content(&mut file)?,
+        alive,
+    }))
 }
 
 fn content(file: &mut File) -> io::Result<Option<Holder>> {
@@ -119,12 +123,17 @@ impl Lock {
             tries += 1;
         }
         write(&mut file, &holder)?;
-        Ok(Self { held: Mutex::new((file, holder)) })
+        Ok(Self {
+            held: Mutex::new((file, holder)),
+        })
     }
 
     /// Says where the server answers.
     pub(crate) fn publish(&self, address: Option<String>) -> io::Result<()> {
-        let mut held = self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut held = self
+            .held
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let (file, holder) = &mut *held;
         holder.address = address;
         write(file, holder)
@@ -133,7 +142,9 @@ impl Lock {
 
 fn write(file: &mut File, holder: &Holder) -> io::Result<()> {
     let mut text = serde_json::to_vec(holder)?;
-    let length = (text.len() + 1).next_multiple_of(RECORD).max(usize::try_from(file.metadata()?.len()).unwrap_or(0));
+    let length = (text.len() + 1)
+        .next_multiple_of(RECORD)
+        .max(usize::try_from(file.metadata()?.len()).unwrap_or(0));
     text.resize(length - 1, b' ');
     text.push(b'\n');
     file.seek(SeekFrom::Start(0))?;
@@ -146,7 +157,12 @@ mod tests {
     use super::*;
 
     fn holder(address: Option<&str>) -> Holder {
-        Holder { pid: 7, owner: OwnerId::new(), started_at: 1, address: address.map(Into::into) }
+        Holder {
+            pid: 7,
+            owner: OwnerId::new(),
+            started_at: 1,
+            address: address.map(Into::into),
+        }
     }
 
     #[test]
@@ -157,7 +173,13 @@ mod tests {
 
         let first = holder(None);
         let lock = Lock::take(&database, first.clone()).unwrap();
-        assert_eq!(read(&database).unwrap(), Some(Found { holder: Some(first.clone()), alive: true }));
+        assert_eq!(
+            read(&database).unwrap(),
+            Some(Found {
+                holder: Some(first.clone()),
+                alive: true
+            })
+        );
         let Err(TakeError::Held(Some(told))) = Lock::take(&database, holder(None)) else {
             panic!("taken twice")
         };
@@ -166,12 +188,21 @@ mod tests {
         lock.publish(Some("x".repeat(600))).unwrap();
         lock.publish(Some("127.0.0.1:4000".into())).unwrap();
         let found = read(&database).unwrap().unwrap();
-        assert_eq!(found.holder.unwrap().address.as_deref(), Some("127.0.0.1:4000"));
+        assert_eq!(
+            found.holder.unwrap().address.as_deref(),
+            Some("127.0.0.1:4000")
+        );
 
         drop(lock);
         assert!(!read(&database).unwrap().unwrap().alive);
         let second = holder(None);
         let _lock = Lock::take(&database, second.clone()).unwrap();
-        assert_eq!(read(&database).unwrap(), Some(Found { holder: Some(second), alive: true }));
+        assert_eq!(
+            read(&database).unwrap(),
+            Some(Found {
+                holder: Some(second),
+                alive: true
+            })
+        );
     }
 }

@@ -66,6 +66,8 @@ struct Edit {
 }
 
 impl Toolbox for Files {
+    const FILES: bool = true;
+
     fn manifest() -> ToolboxManifest {
         let mut manifest = manifest::toolbox(
             "files",

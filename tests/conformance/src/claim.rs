@@ -12,7 +12,10 @@ use crate::Harness;
 pub async fn claim_1(h: Harness) {
     let session = h.session().await;
     let fence = build::fence();
-    assert!(matches!(h.refused(build::claim(session, fence)).await, Refused::NotRunnable(_)));
+    assert!(matches!(
+        h.refused(build::claim(session, fence)).await,
+        Refused::NotRunnable(_)
+    ));
     h.prompt(session, Delivery::Steer).await;
     h.clock.advance(5_000);
     let done = h.ok(build::claim(session, fence)).await;
@@ -40,20 +43,33 @@ pub async fn claim_1(h: Harness) {
 pub async fn claim_2(h: Harness) {
     let session = h.session().await;
     h.prompt(session, Delivery::Steer).await;
-    let all = join_all((0..100).map(|_| h.store.commit(build::claim(session, build::fence())))).await;
+    let all =
+        join_all((0..100).map(|_| h.store.commit(build::claim(session, build::fence())))).await;
     assert_eq!(all.iter().filter(|one| one.is_ok()).count(), 1);
     for lost in all.iter().filter_map(|one| one.as_ref().err()) {
-        assert!(matches!(lost, StoreError::Refused(Refused::Claimed(_))), "{lost:?}");
+        assert!(
+            matches!(lost, StoreError::Refused(Refused::Claimed(_))),
+            "{lost:?}"
+        );
     }
     let kinds = h.kinds(session).await;
-    assert_eq!(kinds.iter().filter(|kind| *kind == "execution.started").count(), 1);
+    assert_eq!(
+        kinds
+            .iter()
+            .filter(|kind| *kind == "execution.started")
+            .count(),
+        1
+    );
 }
 
 /// An expired claim is not claimed over.
 pub async fn claim_3(h: Harness) {
     let (session, ..) = h.claimed().await;
     h.clock.advance(build::LEASE_MS + 10_000);
-    assert_eq!(h.refused(build::claim(session, build::fence())).await, Refused::Claimed(session));
+    assert_eq!(
+        h.refused(build::claim(session, build::fence())).await,
+        Refused::Claimed(session)
+    );
 }
 
 /// An expired claim holds nothing, although nobody has touched it.
@@ -61,24 +77,68 @@ pub async fn claim_4(h: Harness) {
     let (session, fence) = h.turn().await;
     h.clock.advance(build::LEASE_MS);
     let before = h.dump(session).await;
-    let lost = Refused::Lost { session, execution: fence.execution };
-    assert!(h.store.renew(fence.owner, &[fence], 30_000).await.unwrap().is_empty());
-    assert_eq!(h.refused(build::append(session, fence, [build::step_started(build::call_model())])).await, lost);
-    assert_eq!(h.refused(build::append(session, fence, [build::turn_ended()])).await, lost);
-    assert_eq!(h.refused(build::end(session, fence, End::Failed { error: "x".into() })).await, lost);
+    let lost = Refused::Lost {
+        session,
+        execution: fence.execution,
+    };
+    assert!(
+        h.store
+            .renew(fence.owner, &[fence], 30_000)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(
+        h.refused(build::append(
+            session,
+            fence,
+            [build::step_started(build::call_model())]
+        ))
+        .await,
+        lost
+    );
+    assert_eq!(
+        h.refused(build::append(session, fence, [build::turn_ended()]))
+            .await,
+        lost
+    );
+    assert_eq!(
+        h.refused(build::end(
+            session,
+            fence,
+            End::Failed { error: "x".into() }
+        ))
+        .await,
+        lost
+    );
     assert_eq!(before, h.dump(session).await);
 }
 
 /// A replaced claim is lost at once, whatever was left of its time.
 pub async fn claim_5(h: Harness) {
     let (session, old) = h.turn().await;
-    h.ok(build::commit(session, Write::Expire { seen: old })).await;
+    h.ok(build::commit(session, Write::Expire { seen: old }))
+        .await;
     h.ok(build::recover(session, old)).await;
     let new = build::fence();
     let claimed = h.ok(build::claim(session, new)).await;
-    let lost = h.refused(build::append(session, old, [build::turn_ended()])).await;
-    assert_eq!(lost, Refused::Lost { session, execution: old.execution });
-    assert!(h.store.renew(old.owner, &[old], 30_000).await.unwrap().is_empty());
+    let lost = h
+        .refused(build::append(session, old, [build::turn_ended()]))
+        .await;
+    assert_eq!(
+        lost,
+        Refused::Lost {
+            session,
+            execution: old.execution
+        }
+    );
+    assert!(
+        h.store
+            .renew(old.owner, &[old], 30_000)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(h.dump(session).await.claim, claimed.tail.claim);
 }
 
@@ -90,26 +150,51 @@ pub async fn claim_9(h: Harness) {
     for _ in 0..50 {
         let session = h.session().await;
         h.prompt(session, Delivery::Steer).await;
-        let fence = mainstay_core::claim::Fence { owner, ..build::fence() };
+        let fence = mainstay_core::claim::Fence {
+            owner,
+            ..build::fence()
+        };
         h.ok(build::claim(session, fence)).await;
         fences.push(fence);
         sessions.push(session);
     }
-    h.ok(build::commit(sessions[7], Write::Expire { seen: fences[7] })).await;
+    h.ok(build::commit(
+        sessions[7],
+        Write::Expire { seen: fences[7] },
+    ))
+    .await;
     h.clock.advance(10_000);
-    let renewed = h.store.renew(owner, &fences[..49], build::LEASE_MS).await.unwrap();
+    let renewed = h
+        .store
+        .renew(owner, &fences[..49], build::LEASE_MS)
+        .await
+        .unwrap();
     assert_eq!(renewed.len(), 48);
     assert!(!renewed.contains(&fences[7].execution));
     let now = h.store.now().await.unwrap();
     let expiry = |dump: &mainstay_core::port::Dump| dump.claim.as_ref().unwrap().expires_at;
     assert_eq!(expiry(&h.dump(sessions[0]).await), now + build::LEASE_MS);
     // Not named, not renewed.
-    assert_eq!(expiry(&h.dump(sessions[49]).await), now + build::LEASE_MS - 10_000);
+    assert_eq!(
+        expiry(&h.dump(sessions[49]).await),
+        now + build::LEASE_MS - 10_000
+    );
     // What was renewed is what is judged by.
     h.clock.advance(build::LEASE_MS - 1);
-    h.ok(build::append(sessions[0], fences[0], [build::turn_started()])).await;
+    h.ok(build::append(
+        sessions[0],
+        fences[0],
+        [build::turn_started()],
+    ))
+    .await;
     let stranger = build::fence();
-    assert!(h.store.renew(stranger.owner, &fences, 1).await.unwrap().is_empty());
+    assert!(
+        h.store
+            .renew(stranger.owner, &fences, 1)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// The phase follows the events.
@@ -123,26 +208,63 @@ pub async fn claim_13(h: Harness) {
     };
     let (now, step) = phase(vec![build::step_started(build::call_model())]).await;
     assert_eq!(now, Phase::Unknown);
-    let pieces = build::call_pieces("pure").into_iter().chain(build::call_pieces("once"));
-    assert_eq!(phase(vec![build::output(step, pieces)]).await.0, Phase::Unknown);
-    assert_eq!(phase(vec![build::model_ended(step, FinishReason::ToolCalls)]).await.0, Phase::Ready);
-    assert_eq!(phase(vec![build::call_started(step, "once", Effect::Once, 1)]).await.0, Phase::Unknown);
-    assert_eq!(phase(vec![build::call_settled(step, "pure")]).await.0, Phase::Unknown);
-    assert_eq!(phase(vec![build::call_settled(step, "once")]).await.0, Phase::Continue);
+    let pieces = build::call_pieces("pure")
+        .into_iter()
+        .chain(build::call_pieces("once"));
+    assert_eq!(
+        phase(vec![build::output(step, pieces)]).await.0,
+        Phase::Unknown
+    );
+    assert_eq!(
+        phase(vec![build::model_ended(step, FinishReason::ToolCalls)])
+            .await
+            .0,
+        Phase::Ready
+    );
+    assert_eq!(
+        phase(vec![build::call_started(step, "once", Effect::Once, 1)])
+            .await
+            .0,
+        Phase::Unknown
+    );
+    assert_eq!(
+        phase(vec![build::call_settled(step, "pure")]).await.0,
+        Phase::Unknown
+    );
+    assert_eq!(
+        phase(vec![build::call_settled(step, "once")]).await.0,
+        Phase::Continue
+    );
     let (now, step) = phase(vec![build::step_started(build::call_model())]).await;
     assert_eq!(now, Phase::Unknown);
-    assert_eq!(phase(vec![build::model_ended(step, FinishReason::Stop)]).await.0, Phase::Continue);
+    assert_eq!(
+        phase(vec![build::model_ended(step, FinishReason::Stop)])
+            .await
+            .0,
+        Phase::Continue
+    );
     assert_eq!(phase(vec![build::turn_ended()]).await.0, Phase::Safe);
 }
 
 /// A failure's terminal and the end of its claim are one commit.
 pub async fn claim_14(h: Harness) {
     let (session, fence) = h.turn().await;
-    let done = h.ok(build::end(session, fence, End::Failed { error: "broken".into() })).await;
+    let done = h
+        .ok(build::end(
+            session,
+            fence,
+            End::Failed {
+                error: "broken".into(),
+            },
+        ))
+        .await;
     assert_eq!(done.events.len(), 1);
     let dump = h.dump(session).await;
     assert_eq!(dump.claim, None);
-    assert_eq!(dump.executions[0].terminal.as_deref(), Some("execution.failed"));
+    assert_eq!(
+        dump.executions[0].terminal.as_deref(),
+        Some("execution.failed")
+    );
     let lost = h.refused(build::end(session, fence, End::Succeeded)).await;
     assert!(matches!(lost, Refused::Lost { .. }));
 }
@@ -150,7 +272,14 @@ pub async fn claim_14(h: Harness) {
 /// A shutdown amid a step leaves its row, expired; recovery gives no second terminal.
 pub async fn claim_15(h: Harness) {
     let (session, fence, _) = h.step(build::call_model()).await;
-    h.ok(build::end(session, fence, End::Interrupted { reason: InterruptReason::Shutdown })).await;
+    h.ok(build::end(
+        session,
+        fence,
+        End::Interrupted {
+            reason: InterruptReason::Shutdown,
+        },
+    ))
+    .await;
     let claim = h.dump(session).await.claim.unwrap();
     assert!(claim.ended && claim.expires_at <= h.store.now().await.unwrap());
     assert_eq!(h.store.scan(10).await.unwrap().expired, [claim]);
@@ -163,21 +292,42 @@ pub async fn claim_15(h: Harness) {
 /// A shutdown in `safe` ends its claim.
 pub async fn claim_20(h: Harness) {
     let (session, fence) = h.turn().await;
-    h.ok(build::append(session, fence, [build::turn_ended()])).await;
-    h.ok(build::end(session, fence, End::Interrupted { reason: InterruptReason::Shutdown })).await;
+    h.ok(build::append(session, fence, [build::turn_ended()]))
+        .await;
+    h.ok(build::end(
+        session,
+        fence,
+        End::Interrupted {
+            reason: InterruptReason::Shutdown,
+        },
+    ))
+    .await;
     assert_eq!(h.dump(session).await.claim, None);
-    assert_eq!(h.store.scan(10).await.unwrap(), mainstay_core::port::Scan::default());
+    assert_eq!(
+        h.store.scan(10).await.unwrap(),
+        mainstay_core::port::Scan::default()
+    );
 }
 
 /// A live claim is taken away: expired now, and lost to its owner.
 pub async fn claim_21(h: Harness) {
     let (session, fence, _) = h.step(build::call_model()).await;
     let stranger = build::fence();
-    let changed = h.refused(build::commit(session, Write::Expire { seen: stranger })).await;
+    let changed = h
+        .refused(build::commit(session, Write::Expire { seen: stranger }))
+        .await;
     assert_eq!(changed, Refused::ClaimChanged(session));
-    assert_eq!(h.refused(build::recover(session, fence)).await, Refused::ClaimChanged(session));
-    h.ok(build::commit(session, Write::Expire { seen: fence })).await;
-    assert!(matches!(h.refused(build::append(session, fence, [build::turn_ended()])).await, Refused::Lost { .. }));
+    assert_eq!(
+        h.refused(build::recover(session, fence)).await,
+        Refused::ClaimChanged(session)
+    );
+    h.ok(build::commit(session, Write::Expire { seen: fence }))
+        .await;
+    assert!(matches!(
+        h.refused(build::append(session, fence, [build::turn_ended()]))
+            .await,
+        Refused::Lost { .. }
+    ));
     h.ok(build::recover(session, fence)).await;
     h.dump(session).await;
 }

@@ -42,7 +42,11 @@ impl Harness {
                 Err(StoreError::Refused(refused)) => refused,
                 other => panic!("{caller}: not refused: {other:?}"),
             };
-            assert_eq!(before, self.store.dump(session).await.unwrap(), "{caller}: a refused commit left a trace");
+            assert_eq!(
+                before,
+                self.store.dump(session).await.unwrap(),
+                "{caller}: a refused commit left a trace"
+            );
             refused
         }
     }
@@ -57,7 +61,8 @@ impl Harness {
     /// A prompt for a session.
     pub async fn prompt(&self, session: SessionId, delivery: Delivery) -> InputId {
         let input = InputId::new();
-        self.ok(build::admit(session, input, delivery, "hello")).await;
+        self.ok(build::admit(session, input, delivery, "hello"))
+            .await;
         input
     }
 
@@ -81,7 +86,9 @@ impl Harness {
     /// A claimed session with an open step; and the step's seq.
     pub async fn step(&self, action: mainstay_core::plugin::Action) -> (SessionId, Fence, Seq) {
         let (session, fence) = self.turn().await;
-        let done = self.ok(build::append(session, fence, [build::step_started(action)])).await;
+        let done = self
+            .ok(build::append(session, fence, [build::step_started(action)]))
+            .await;
         (session, fence, done.tail.session.head)
     }
 
@@ -95,17 +102,32 @@ impl Harness {
     pub async fn dump(&self, session: SessionId) -> Dump {
         let dump = self.store.dump(session).await.unwrap();
         check_invariants(&dump);
-        let tail = self.store.tail(session).await.unwrap().expect("the session exists");
+        let tail = self
+            .store
+            .tail(session)
+            .await
+            .unwrap()
+            .expect("the session exists");
         assert_eq!(dump.session.as_ref(), Some(&tail.session));
         assert_eq!(dump.claim, tail.claim);
-        let pending: Vec<_> = dump.inputs.iter().filter(|i| i.status == InputStatus::Pending).cloned().collect();
+        let pending: Vec<_> = dump
+            .inputs
+            .iter()
+            .filter(|i| i.status == InputStatus::Pending)
+            .cloned()
+            .collect();
         assert_eq!(pending, tail.inputs);
         dump
     }
 
     /// Types of a session's events.
     pub async fn kinds(&self, session: SessionId) -> Vec<String> {
-        self.dump(session).await.events.into_iter().map(|event| event.kind).collect()
+        self.dump(session)
+            .await
+            .events
+            .into_iter()
+            .map(|event| event.kind)
+            .collect()
     }
 }
 
@@ -127,10 +149,20 @@ fn invariant_3_seqs_have_no_gap(dump: &Dump, head: Seq) {
 fn invariant_4_one_terminal_per_execution(dump: &Dump) {
     for execution in &dump.executions {
         let terminals = dump.events.iter().filter(|event| {
-            event.decode().is_ok_and(|event| event.body.terminal_of() == Some(execution.id))
+            event
+                .decode()
+                .is_ok_and(|event| event.body.terminal_of() == Some(execution.id))
         });
-        let runs = dump.claim.as_ref().is_some_and(|claim| claim.execution == execution.id && !claim.ended);
-        assert_eq!(terminals.count(), usize::from(!runs), "terminals of {}", execution.id);
+        let runs = dump
+            .claim
+            .as_ref()
+            .is_some_and(|claim| claim.execution == execution.id && !claim.ended);
+        assert_eq!(
+            terminals.count(),
+            usize::from(!runs),
+            "terminals of {}",
+            execution.id
+        );
         assert_eq!(execution.ended.is_none(), runs);
     }
 }
@@ -138,14 +170,20 @@ fn invariant_4_one_terminal_per_execution(dump: &Dump) {
 fn invariant_5_one_result_per_call(dump: &Dump) {
     let mut results: HashMap<(Seq, String), u32> = HashMap::new();
     for event in &dump.events {
-        if let Ok(EventBody::CallSettled { step, result, .. }) = event.decode().map(|event| event.body) {
+        if let Ok(EventBody::CallSettled { step, result, .. }) =
+            event.decode().map(|event| event.body)
+        {
             *results.entry((step, result.call)).or_default() += 1;
         }
     }
     assert!(results.values().all(|n| *n == 1), "{results:?}");
     for call in dump.calls.iter().filter(|call| !call.own && !call.hosted) {
         let settled = call.status == CallStatus::Settled;
-        assert_eq!(results.contains_key(&(call.step, call.id.clone())), settled, "{call:?}");
+        assert_eq!(
+            results.contains_key(&(call.step, call.id.clone())),
+            settled,
+            "{call:?}"
+        );
     }
 }
 
@@ -153,7 +191,9 @@ fn invariant_6_inputs_have_one_fate(dump: &Dump) {
     for input in &dump.inputs {
         let count = |wanted: fn(&EventBody) -> Option<InputId>| {
             let bodies = dump.events.iter().filter_map(|event| event.decode().ok());
-            bodies.filter(|event| wanted(&event.body) == Some(input.id)).count()
+            bodies
+                .filter(|event| wanted(&event.body) == Some(input.id))
+                .count()
         };
         let promoted = count(|body| match body {
             EventBody::InputPromoted { input } => Some(*input),

@@ -1,9 +1,9 @@
 //! What every store promises, as one suite. A store supplies a factory of [`Harness`]es and lists the
 //! cases with [`conformance!`]; the names are those of the scenarios.
 
+mod claim;
 mod differential;
 mod harness;
-mod claim;
 mod inbox;
 mod log;
 mod recovery;

@@ -15,13 +15,40 @@ use crate::Harness;
 pub async fn tool_6(h: Harness) {
     // The id may be anything, one with a zero byte among them.
     let (session, fence, step) = h.step(build::call_tools(&["a", "b\0x", "b\0y"])).await;
-    h.ok(build::append(session, fence, [build::call_settled(step, "a")])).await;
-    let second = h.refused(build::append(session, fence, [build::call_settled(step, "a")])).await;
+    h.ok(build::append(
+        session,
+        fence,
+        [build::call_settled(step, "a")],
+    ))
+    .await;
+    let second = h
+        .refused(build::append(
+            session,
+            fence,
+            [build::call_settled(step, "a")],
+        ))
+        .await;
     assert!(matches!(second, Refused::Rule(_)), "{second:?}");
-    let early = h.refused(build::append(session, fence, [build::call_settled(step, "c")])).await;
+    let early = h
+        .refused(build::append(
+            session,
+            fence,
+            [build::call_settled(step, "c")],
+        ))
+        .await;
     assert!(matches!(early, Refused::Rule(_)), "{early:?}");
-    h.ok(build::append(session, fence, [build::call_settled(step, "b\0x")])).await;
-    h.ok(build::append(session, fence, [build::call_settled(step, "b\0y")])).await;
+    h.ok(build::append(
+        session,
+        fence,
+        [build::call_settled(step, "b\0x")],
+    ))
+    .await;
+    h.ok(build::append(
+        session,
+        fence,
+        [build::call_settled(step, "b\0y")],
+    ))
+    .await;
     let dump = h.dump(session).await;
     assert_eq!(dump.calls.len(), 3);
     assert_eq!(dump.claim.unwrap().phase, Phase::Continue);
@@ -31,9 +58,14 @@ pub async fn tool_6(h: Harness) {
 pub async fn items_come_in_both_orders(h: Harness) {
     let (session, fence, _) = h.claimed().await;
     let base = h.store.tail(session).await.unwrap().unwrap().session.head;
-    let notes = (0..10).map(|n| EventBody::RunnerNoted { parts: build::text(&"x".repeat(n)) });
+    let notes = (0..10).map(|n| EventBody::RunnerNoted {
+        parts: build::text(&"x".repeat(n)),
+    });
     h.ok(build::append(session, fence, notes)).await;
-    let range = Range { after: base + 2, through: base + 6 };
+    let range = Range {
+        after: base + 2,
+        through: base + 6,
+    };
     let seqs = async |order, limit| -> Vec<u64> {
         let items = h.store.items(session, range, order, limit).await.unwrap();
         items.iter().map(|item| item.seq - base).collect()
@@ -44,7 +76,14 @@ pub async fn items_come_in_both_orders(h: Harness) {
     assert!(seqs(Order::OldestFirst, 0).await.is_empty());
     let size = h.store.measure(session, range).await.unwrap();
     assert_eq!((size.items, size.bytes), (4, 2 + 3 + 4 + 5));
-    assert_eq!(h.store.measure(SessionId::new(), range).await.unwrap().items, 0);
+    assert_eq!(
+        h.store
+            .measure(SessionId::new(), range)
+            .await
+            .unwrap()
+            .items,
+        0
+    );
 }
 
 /// Sessions come newest first, each on one page.
@@ -54,7 +93,11 @@ pub async fn sessions_come_in_pages(h: Harness) {
         let session = SessionId::new();
         // Two share their time.
         let at = build::AT + n / 2;
-        h.ok(mainstay_core::commit::Commit { at, ..build::create(session) }).await;
+        h.ok(mainstay_core::commit::Commit {
+            at,
+            ..build::create(session)
+        })
+        .await;
         made.push((at, session));
     }
     h.prompt(made[0].1, Delivery::Steer).await;
@@ -67,9 +110,17 @@ pub async fn sessions_come_in_pages(h: Harness) {
         before = Some((last.session.created_at, last.session.id));
         seen.extend(page);
     }
-    let ids: Vec<_> = seen.iter().map(|listed| (listed.session.created_at, listed.session.id)).collect();
+    let ids: Vec<_> = seen
+        .iter()
+        .map(|listed| (listed.session.created_at, listed.session.id))
+        .collect();
     assert_eq!(ids, made);
-    assert_eq!(seen.iter().filter(|listed| listed.runnable && listed.pending_inputs == 1).count(), 1);
+    assert_eq!(
+        seen.iter()
+            .filter(|listed| listed.runnable && listed.pending_inputs == 1)
+            .count(),
+        1
+    );
 }
 
 /// A scan finds what is due and what has expired, and nothing else.
@@ -85,8 +136,14 @@ pub async fn a_scan_lists_what_is_due(h: Harness) {
     h.clock.advance(1);
     let expired = h.store.scan(10).await.unwrap().expired;
     assert_eq!(expired.len(), 1);
-    assert_eq!((expired[0].session, expired[0].execution), (running, fence.execution));
-    assert_eq!(h.store.scan(0).await.unwrap(), mainstay_core::port::Scan::default());
+    assert_eq!(
+        (expired[0].session, expired[0].execution),
+        (running, fence.execution)
+    );
+    assert_eq!(
+        h.store.scan(0).await.unwrap(),
+        mainstay_core::port::Scan::default()
+    );
     h.dump(idle).await;
 }
 
@@ -96,12 +153,28 @@ pub async fn a_session_is_deleted_whole(h: Harness) {
     let other = h.session().await;
     assert!(h.store.delete(session).await.unwrap());
     assert!(!h.store.delete(session).await.unwrap());
-    assert_eq!(h.store.dump(session).await.unwrap(), mainstay_core::port::Dump::default());
+    assert_eq!(
+        h.store.dump(session).await.unwrap(),
+        mainstay_core::port::Dump::default()
+    );
     assert!(h.store.tail(session).await.unwrap().is_none());
     assert!(h.store.events(session, 0, 10).await.unwrap().is_none());
-    let gone = h.store.commit(build::append(session, fence, [build::turn_started()])).await.unwrap_err();
-    assert!(matches!(gone, mainstay_core::port::StoreError::Refused(Refused::NotFound(_))));
-    assert!(h.store.renew(fence.owner, &[fence], 1).await.unwrap().is_empty());
+    let gone = h
+        .store
+        .commit(build::append(session, fence, [build::turn_started()]))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        gone,
+        mainstay_core::port::StoreError::Refused(Refused::NotFound(_))
+    ));
+    assert!(
+        h.store
+            .renew(fence.owner, &[fence], 1)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     // Its ids are free again.
     h.ok(build::admit(other, input, Delivery::Steer, "x")).await;
     h.ok(build::create(session)).await;
@@ -135,19 +208,37 @@ pub async fn plugins_and_blobs_are_kept(h: Harness) {
     let store = &h.store;
     store.blob_put("d", b"\0bytes").await.unwrap();
     store.blob_put("d", b"\0bytes").await.unwrap();
-    assert_eq!(store.blob("d").await.unwrap().as_deref(), Some(&b"\0bytes"[..]));
+    assert_eq!(
+        store.blob("d").await.unwrap().as_deref(),
+        Some(&b"\0bytes"[..])
+    );
     assert_eq!(store.blob("e").await.unwrap(), None);
 
     let (runner, toolbox) = (info("p1", Kind::Runner), info("p2", Kind::Toolbox));
     store.plugin_put(&runner, b"one").await.unwrap();
     store.plugin_put(&toolbox, b"two").await.unwrap();
     assert_eq!(store.plugin("p1").await.unwrap(), Some(runner.clone()));
-    assert_eq!(store.plugin_bytes("p2").await.unwrap().as_deref(), Some(&b"two"[..]));
+    assert_eq!(
+        store.plugin_bytes("p2").await.unwrap().as_deref(),
+        Some(&b"two"[..])
+    );
     assert_eq!(store.plugins().await.unwrap(), [runner, toolbox]);
-    store.alias_put(Kind::Toolbox, "files", Some("p2")).await.unwrap();
-    store.alias_put(Kind::Runner, "files", Some("p0")).await.unwrap();
-    store.alias_put(Kind::Runner, "files", Some("p1")).await.unwrap();
-    let names = [(Kind::Runner, "files".into(), "p1".into()), (Kind::Toolbox, "files".into(), "p2".into())];
+    store
+        .alias_put(Kind::Toolbox, "files", Some("p2"))
+        .await
+        .unwrap();
+    store
+        .alias_put(Kind::Runner, "files", Some("p0"))
+        .await
+        .unwrap();
+    store
+        .alias_put(Kind::Runner, "files", Some("p1"))
+        .await
+        .unwrap();
+    let names = [
+        (Kind::Runner, "files".into(), "p1".into()),
+        (Kind::Toolbox, "files".into(), "p2".into()),
+    ];
     assert_eq!(store.aliases().await.unwrap(), names);
     store.alias_put(Kind::Runner, "files", None).await.unwrap();
     assert_eq!(store.aliases().await.unwrap().len(), 1);
@@ -158,13 +249,25 @@ pub async fn plugins_and_blobs_are_kept(h: Harness) {
     assert!(store.digests_in_use().await.unwrap().is_empty());
     let (session, fence, _) = h.step(build::call_model()).await;
     let used = store.digests_in_use().await.unwrap();
-    assert!(used.contains("d-runner") && used.contains("d-provider"), "{used:?}");
-    h.ok(build::commit(session, mainstay_core::commit::Write::Interrupt)).await;
+    assert!(
+        used.contains("d-runner") && used.contains("d-provider"),
+        "{used:?}"
+    );
+    h.ok(build::commit(
+        session,
+        mainstay_core::commit::Write::Interrupt,
+    ))
+    .await;
     h.crash(session, fence).await;
     assert!(store.digests_in_use().await.unwrap().is_empty());
     // An input's id that nobody holds.
-    let unknown = mainstay_core::commit::Write::CancelInput { input: InputId::new() };
-    assert!(matches!(h.refused(build::commit(session, unknown)).await, Refused::InputNotFound(_)));
+    let unknown = mainstay_core::commit::Write::CancelInput {
+        input: InputId::new(),
+    };
+    assert!(matches!(
+        h.refused(build::commit(session, unknown)).await,
+        Refused::InputNotFound(_)
+    ));
 }
 
 /// Steps of the wall clock do not move the store's.

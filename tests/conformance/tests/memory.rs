@@ -15,7 +15,14 @@ async fn open() -> Harness {
 fn with_faults() -> (Harness, Arc<MemoryStore>) {
     let clock = Arc::new(ManualClock::default());
     let store = Arc::new(MemoryStore::new(clock.clone()));
-    (Harness { store: store.clone(), clock, keep: Box::new(()) }, store)
+    (
+        Harness {
+            store: store.clone(),
+            clock,
+            keep: Box::new(()),
+        },
+        store,
+    )
 }
 
 conformance!(open);
@@ -25,10 +32,19 @@ conformance!(open);
 async fn inbox_10() {
     let (h, store) = with_faults();
     let (session, fence, input) = h.claimed().await;
-    let promote = || build::append(session, fence, [build::turn_started(), EventBody::InputPromoted { input }]);
+    let promote = || {
+        build::append(
+            session,
+            fence,
+            [build::turn_started(), EventBody::InputPromoted { input }],
+        )
+    };
     let before = h.dump(session).await;
     store.fail_next(1);
-    assert!(matches!(store.commit(promote()).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(
+        store.commit(promote()).await,
+        Err(StoreError::Unavailable { .. })
+    ));
     assert_eq!(before, h.dump(session).await);
     h.ok(promote()).await;
     assert_eq!(h.dump(session).await.items.len(), 1);
@@ -60,13 +76,24 @@ async fn a_gate_holds_back() {
     let gate = store.gate(|commit| matches!(commit.write, Write::Append(_)));
     let held = tokio::spawn({
         let store = store.clone();
-        async move { store.commit(build::append(session, fence, [build::turn_started()])).await }
+        async move {
+            store
+                .commit(build::append(session, fence, [build::turn_started()]))
+                .await
+        }
     });
     gate.reached(1).await;
     assert!(h.dump(session).await.session.unwrap().turn.is_none());
-    h.ok(build::commit(session, Write::CancelInput { input })).await;
+    h.ok(build::commit(session, Write::CancelInput { input }))
+        .await;
     gate.open();
     held.await.unwrap().unwrap();
-    h.ok(build::admit(session, mainstay_core::id::InputId::new(), Delivery::Steer, "x")).await;
+    h.ok(build::admit(
+        session,
+        mainstay_core::id::InputId::new(),
+        Delivery::Steer,
+        "x",
+    ))
+    .await;
     h.dump(session).await;
 }

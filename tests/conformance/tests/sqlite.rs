@@ -15,24 +15,43 @@ use mainstay_test_support::{ManualClock, MemoryStore, build};
 use sqlx::{Connection, SqliteConnection};
 
 fn options(clock: &Arc<ManualClock>) -> Options {
-    Options { clock: clock.clone(), ..Options::default() }
+    Options {
+        clock: clock.clone(),
+        ..Options::default()
+    }
 }
 
 async fn open() -> Harness {
     file(|_| {}).await.0
 }
 
-async fn file(change: impl FnOnce(&mut Options)) -> (Harness, Arc<SqliteStore>, Arc<tempfile::TempDir>) {
+async fn file(
+    change: impl FnOnce(&mut Options),
+) -> (Harness, Arc<SqliteStore>, Arc<tempfile::TempDir>) {
     let clock = Arc::new(ManualClock::default());
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let mut options = options(&clock);
     change(&mut options);
-    let store = Arc::new(SqliteStore::open(dir.path().join("m.db"), options).await.unwrap());
-    (Harness { store: store.clone(), clock, keep: Box::new(dir.clone()) }, store, dir)
+    let store = Arc::new(
+        SqliteStore::open(dir.path().join("m.db"), options)
+            .await
+            .unwrap(),
+    );
+    (
+        Harness {
+            store: store.clone(),
+            clock,
+            keep: Box::new(dir.clone()),
+        },
+        store,
+        dir,
+    )
 }
 
 async fn raw(path: &Path) -> SqliteConnection {
-    SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap()
+    SqliteConnection::connect(&format!("sqlite://{}", path.display()))
+        .await
+        .unwrap()
 }
 
 conformance!(open);
@@ -41,7 +60,11 @@ conformance!(open);
 async fn differential(seed: u64, cached_tails: usize) {
     let (h, store, _dir) = file(|options| options.cached_tails = cached_tails).await;
     let memory = MemoryStore::new(h.clock.clone());
-    let memory = Harness { store: Arc::new(memory), clock: h.clock.clone(), keep: Box::new(()) };
+    let memory = Harness {
+        store: Arc::new(memory),
+        clock: h.clock.clone(),
+        keep: Box::new(()),
+    };
     let accepted = store_2(&memory, &h, seed, 1_000).await;
     assert!(accepted > 400, "only {accepted} of 1,000 were accepted");
     store.close().await;
@@ -63,12 +86,27 @@ async fn store_2_with_tails_read_anew() {
 async fn store_3_a_second_owner_is_refused() {
     let (h, store, dir) = file(|_| {}).await;
     let path = dir.path().join("m.db");
-    store.publish_address(Some("http://127.0.0.1:4100".into())).unwrap();
-    let Err(refused) = SqliteStore::open(&path, Options::default()).await else { panic!("opened twice") };
-    let OpenError::Owned { holder: Some(holder), .. } = &refused else { panic!("{refused:?}") };
+    store
+        .publish_address(Some("http://127.0.0.1:4100".into()))
+        .unwrap();
+    let Err(refused) = SqliteStore::open(&path, Options::default()).await else {
+        panic!("opened twice")
+    };
+    let OpenError::Owned {
+        holder: Some(holder),
+        ..
+    } = &refused
+    else {
+        panic!("{refused:?}")
+    };
     assert_eq!(holder.pid, std::process::id());
     let message = refused.to_string();
-    for part in ["m.db", &std::process::id().to_string(), "http://127.0.0.1:4100", "read-only"] {
+    for part in [
+        "m.db",
+        &std::process::id().to_string(),
+        "http://127.0.0.1:4100",
+        "read-only",
+    ] {
         assert!(message.contains(part), "{message}");
     }
     assert!(lock::read(&path).unwrap().unwrap().alive);
@@ -77,7 +115,10 @@ async fn store_3_a_second_owner_is_refused() {
     store.close().await;
     let found = lock::read(&path).unwrap().unwrap();
     assert!(!found.alive && found.holder.is_some());
-    assert!(matches!(store.commit(build::create(SessionId::new())).await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(
+        store.commit(build::create(SessionId::new())).await,
+        Err(StoreError::Unavailable { .. })
+    ));
     let next = SqliteStore::open(&path, Options::default()).await.unwrap();
     assert_eq!(next.sessions(None, 10).await.unwrap().len(), 1);
     next.close().await;
@@ -91,20 +132,30 @@ async fn store_5_commits_share_an_fsync() {
         turns.push(h.claimed().await);
     }
     let (lost, fence, _) = turns[77];
-    h.ok(build::commit(lost, Write::Expire { seen: fence })).await;
+    h.ok(build::commit(lost, Write::Expire { seen: fence }))
+        .await;
     let before = store.stats();
     let all = join_all(turns.iter().map(|(session, fence, input)| {
-        let events = [build::turn_started(), EventBody::InputPromoted { input: *input }];
+        let events = [
+            build::turn_started(),
+            EventBody::InputPromoted { input: *input },
+        ];
         store.commit(build::append(*session, *fence, events))
     }));
     let all = all.await;
     let after = store.stats();
     assert!(after.groups - before.groups <= 40, "{after:?}");
-    assert_eq!((after.commits - before.commits, after.events - before.events), (199, 398));
+    assert_eq!(
+        (after.commits - before.commits, after.events - before.events),
+        (199, 398)
+    );
     for (n, answer) in all.iter().enumerate() {
         match answer {
             Ok(done) => assert!(n != 77 && done.events.len() == 2),
-            Err(error) => assert!(n == 77 && matches!(error, StoreError::Refused(Refused::Lost { .. })), "{error:?}"),
+            Err(error) => assert!(
+                n == 77 && matches!(error, StoreError::Refused(Refused::Lost { .. })),
+                "{error:?}"
+            ),
         }
     }
     for (session, ..) in turns {
@@ -119,10 +170,18 @@ async fn store_6_the_wal_stays_bounded() {
     let session = h.session().await;
     let prompt = "x".repeat(20_000);
     for _ in 0..300 {
-        h.ok(build::admit(session, InputId::new(), Delivery::Queue, &prompt)).await;
+        h.ok(build::admit(
+            session,
+            InputId::new(),
+            Delivery::Queue,
+            &prompt,
+        ))
+        .await;
         store.events(session, 0, 5).await.unwrap();
     }
-    let wal = std::fs::metadata(dir.path().join("m.db-wal")).unwrap().len();
+    let wal = std::fs::metadata(dir.path().join("m.db-wal"))
+        .unwrap()
+        .len();
     assert!(wal <= 4 * 256 * 1024, "{wal} bytes");
     assert!(store.stats().checkpoints > 10);
 }
@@ -136,15 +195,25 @@ async fn store_7_a_file_is_made_once_and_a_foreign_one_left_alone() {
     store.close().await;
     let mut conn = raw(&path).await;
     let schema = async |conn: &mut SqliteConnection| -> Vec<(String, Option<String>)> {
-        sqlx::query_as("SELECT name, sql FROM sqlite_schema ORDER BY name").fetch_all(conn).await.unwrap()
+        sqlx::query_as("SELECT name, sql FROM sqlite_schema ORDER BY name")
+            .fetch_all(conn)
+            .await
+            .unwrap()
     };
     let first = schema(&mut conn).await;
     assert!(first.iter().any(|(name, _)| name == "event"));
     conn.close().await.unwrap();
-    SqliteStore::open(&path, Options::default()).await.unwrap().close().await;
+    SqliteStore::open(&path, Options::default())
+        .await
+        .unwrap()
+        .close()
+        .await;
     let mut conn = raw(&path).await;
     assert_eq!(first, schema(&mut conn).await);
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut conn).await.unwrap();
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+        .fetch_one(&mut conn)
+        .await
+        .unwrap();
     assert_eq!(mode, "wal");
 
     // A newer schema.
@@ -157,30 +226,56 @@ async fn store_7_a_file_is_made_once_and_a_foreign_one_left_alone() {
     .unwrap();
     conn.close().await.unwrap();
     for refused in [
-        SqliteStore::open(&path, Options::default()).await.err().unwrap(),
+        SqliteStore::open(&path, Options::default())
+            .await
+            .err()
+            .unwrap(),
         SqliteStore::open_read_only(&path).await.err().unwrap(),
     ] {
-        assert!(matches!(refused, OpenError::NewerSchema { found: 9999, known: 1, .. }), "{refused:?}");
+        assert!(
+            matches!(
+                refused,
+                OpenError::NewerSchema {
+                    found: 9999,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{refused:?}"
+        );
         assert!(refused.to_string().contains("9999"), "{refused}");
     }
 
     // Foreign ones: another program's database, and no database at all.
     let other = dir.path().join("other.db");
-    let mut conn =
-        SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", other.display())).await.unwrap();
-    sqlx::query("CREATE TABLE mine (x)").execute(&mut conn).await.unwrap();
+    let mut conn = SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", other.display()))
+        .await
+        .unwrap();
+    sqlx::query("CREATE TABLE mine (x)")
+        .execute(&mut conn)
+        .await
+        .unwrap();
     conn.close().await.unwrap();
     let text = dir.path().join("notes.txt");
     std::fs::write(&text, "my notes").unwrap();
     for foreign in [other, text] {
         let before = std::fs::read(&foreign).unwrap();
-        let refused = SqliteStore::open(&foreign, Options::default()).await.err().unwrap();
+        let refused = SqliteStore::open(&foreign, Options::default())
+            .await
+            .err()
+            .unwrap();
         assert!(matches!(refused, OpenError::Foreign { .. }), "{refused:?}");
-        assert!(matches!(SqliteStore::open_read_only(&foreign).await.err().unwrap(), OpenError::Foreign { .. }));
+        assert!(matches!(
+            SqliteStore::open_read_only(&foreign).await.err().unwrap(),
+            OpenError::Foreign { .. }
+        ));
         assert_eq!(before, std::fs::read(&foreign).unwrap());
         assert!(!lock::path_of(&foreign).exists());
     }
-    let missing = SqliteStore::open_read_only(dir.path().join("none.db")).await.err().unwrap();
+    let missing = SqliteStore::open_read_only(dir.path().join("none.db"))
+        .await
+        .err()
+        .unwrap();
     assert!(matches!(missing, OpenError::Missing { .. }), "{missing:?}");
 }
 
@@ -189,10 +284,17 @@ async fn store_10_a_busy_file_is_waited_for() {
     let (h, store, dir) = file(|_| {}).await;
     let session = h.session().await;
     let mut other = raw(&dir.path().join("m.db")).await;
-    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    sqlx::query("BEGIN IMMEDIATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
     let waiting = tokio::spawn({
         let store = store.clone();
-        async move { store.commit(build::admit(session, InputId::new(), Delivery::Steer, "x")).await }
+        async move {
+            store
+                .commit(build::admit(session, InputId::new(), Delivery::Steer, "x"))
+                .await
+        }
     });
     while store.stats().busy < 2 {
         tokio::task::yield_now().await;
@@ -207,10 +309,18 @@ async fn store_10_a_file_that_stays_busy_is_reported() {
     let (h, store, dir) = file(|options| options.busy_patience = Duration::ZERO).await;
     let session = h.session().await;
     let mut other = raw(&dir.path().join("m.db")).await;
-    sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
+    sqlx::query("BEGIN IMMEDIATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
     let admit = build::admit(session, InputId::new(), Delivery::Steer, "x");
     let answers = join_all((0..3).map(|_| store.commit(admit.clone()))).await;
-    assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable { .. }))), "{answers:?}");
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(StoreError::Unavailable { .. }))),
+        "{answers:?}"
+    );
     sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
     assert_eq!(h.ok(admit).await.events[0].seq, 2);
     h.dump(session).await;
@@ -229,13 +339,20 @@ async fn store_11_a_full_disk_fails_one_commit_and_harms_nothing() {
             break;
         }
     }
-    assert!(matches!(last, Err(StoreError::Unavailable { .. })), "{last:?}");
+    assert!(
+        matches!(last, Err(StoreError::Unavailable { .. })),
+        "{last:?}"
+    );
     let before = h.dump(session).await;
     let large = build::admit(session, InputId::new(), Delivery::Steer, &prompt);
     // In one group with a small one, which still finds room.
     let small = build::admit(filler, InputId::new(), Delivery::Steer, "small");
-    let (failed, stored) = futures::future::join(store.commit(large.clone()), store.commit(small)).await;
-    assert!(matches!(failed, Err(StoreError::Unavailable { .. })), "{failed:?}");
+    let (failed, stored) =
+        futures::future::join(store.commit(large.clone()), store.commit(small)).await;
+    assert!(
+        matches!(failed, Err(StoreError::Unavailable { .. })),
+        "{failed:?}"
+    );
     stored.unwrap();
     assert_eq!(before, h.dump(session).await);
     h.dump(filler).await;
@@ -253,8 +370,14 @@ async fn claim_19_taking_the_file_expires_what_was_claimed() {
     assert!(store.scan(10).await.unwrap().expired.is_empty());
     store.close().await;
 
-    let reopened = SqliteStore::open(dir.path().join("m.db"), options(&h.clock)).await.unwrap();
-    let h = Harness { store: Arc::new(reopened), clock: h.clock.clone(), keep: h.keep };
+    let reopened = SqliteStore::open(dir.path().join("m.db"), options(&h.clock))
+        .await
+        .unwrap();
+    let h = Harness {
+        store: Arc::new(reopened),
+        clock: h.clock.clone(),
+        keep: h.keep,
+    };
     let expired = h.store.scan(10).await.unwrap().expired;
     assert_eq!(expired.len(), 1);
     assert_eq!(expired[0].expires_at, h.store.now().await.unwrap());
@@ -262,7 +385,9 @@ async fn claim_19_taking_the_file_expires_what_was_claimed() {
     let mut after = h.dump(session).await;
     after.claim.as_mut().unwrap().expires_at = before.claim.as_ref().unwrap().expires_at;
     assert_eq!(before, after);
-    let lost = h.refused(build::append(session, fence, [build::turn_started()])).await;
+    let lost = h
+        .refused(build::append(session, fence, [build::turn_started()]))
+        .await;
     assert!(matches!(lost, Refused::Lost { .. }));
     h.ok(build::recover(session, fence)).await;
     h.dump(session).await;
@@ -274,18 +399,36 @@ async fn store_18_a_file_is_read_beside_its_owner() {
     let (session, ..) = h.step(build::call_model()).await;
     let path = dir.path().join("m.db");
     let reader = SqliteStore::open_read_only(&path).await.unwrap();
-    let refused = reader.commit(build::create(SessionId::new())).await.unwrap_err();
-    let StoreError::Unavailable { cause, .. } = refused else { panic!("{refused:?}") };
+    let refused = reader
+        .commit(build::create(SessionId::new()))
+        .await
+        .unwrap_err();
+    let StoreError::Unavailable { cause, .. } = refused else {
+        panic!("{refused:?}")
+    };
     assert!(cause.to_string().contains("read-only"), "{cause}");
     assert!(reader.publish_address(None).is_err());
     let dump = h.dump(session).await;
     assert_eq!(dump, reader.dump(session).await.unwrap());
-    assert_eq!(store.tail(session).await.unwrap(), reader.tail(session).await.unwrap());
+    assert_eq!(
+        store.tail(session).await.unwrap(),
+        reader.tail(session).await.unwrap()
+    );
     // What is written later is seen, and the owner is in nobody's way.
     let input = h.prompt(session, Delivery::Queue).await;
-    assert!(reader.inputs(session, true).await.unwrap().iter().any(|found| found.id == input));
+    assert!(
+        reader
+            .inputs(session, true)
+            .await
+            .unwrap()
+            .iter()
+            .any(|found| found.id == input)
+    );
     store.close().await;
-    assert_eq!(reader.dump(session).await.unwrap().events.len(), dump.events.len() + 1);
+    assert_eq!(
+        reader.dump(session).await.unwrap().events.len(),
+        dump.events.len() + 1
+    );
     reader.close().await;
 }
 
@@ -293,7 +436,12 @@ async fn store_18_a_file_is_read_beside_its_owner() {
 async fn tool_6_not_even_straight_into_the_tables() {
     let (h, store, dir) = file(|_| {}).await;
     let (session, fence, step) = h.step(build::call_tools(&["a"])).await;
-    h.ok(build::append(session, fence, [build::call_settled(step, "a")])).await;
+    h.ok(build::append(
+        session,
+        fence,
+        [build::call_settled(step, "a")],
+    ))
+    .await;
     let head = store.tail(session).await.unwrap().unwrap().session.head;
     let mut conn = raw(&dir.path().join("m.db")).await;
     for (call, reason) in [("a", "UNIQUE"), ("b", "before its call")] {
@@ -326,7 +474,10 @@ async fn log_10_events_of_an_unknown_type_are_read_as_they_are() {
     .await
     .unwrap();
     let (events, _) = store.events(session, 0, 10).await.unwrap().unwrap();
-    assert_eq!((events[1].kind.as_str(), events[1].version), ("later.kind", 7));
+    assert_eq!(
+        (events[1].kind.as_str(), events[1].version),
+        ("later.kind", 7)
+    );
 }
 
 #[tokio::test]
@@ -342,7 +493,34 @@ async fn a_reused_execution_fails_alone() {
         store.commit(build::admit(other, InputId::new(), Delivery::Steer, "x")),
     )
     .await;
-    assert!(matches!(bad, Err(StoreError::Refused(Refused::EventConflict { .. }))), "{bad:?}");
+    assert!(
+        matches!(bad, Err(StoreError::Refused(Refused::EventConflict { .. }))),
+        "{bad:?}"
+    );
     good.unwrap();
     h.dump(other).await;
+}
+
+#[tokio::test]
+async fn a_damaged_session_harms_no_other() {
+    let (h, store, dir) = file(|options| options.cached_tails = 1).await;
+    let (bad, good) = (h.session().await, h.session().await);
+    let mut conn = raw(&dir.path().join("m.db")).await;
+    sqlx::query("UPDATE session SET data = '{}' WHERE id = ?")
+        .bind(bad.to_string())
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    let admit = |session| store.commit(build::admit(session, InputId::new(), Delivery::Steer, "x"));
+    let (failed, stored) = futures::future::join(admit(bad), admit(good)).await;
+    assert!(
+        matches!(failed, Err(StoreError::Damaged { session, .. }) if session == bad),
+        "{failed:?}"
+    );
+    stored.unwrap();
+    assert!(matches!(
+        store.tail(bad).await,
+        Err(StoreError::Damaged { .. })
+    ));
+    h.dump(good).await;
 }

@@ -21,6 +21,8 @@ use crate::plugins::Scripted;
 /// A store and what stands around it.
 pub struct World {
     pub store: Arc<dyn Store>,
+    /// The same store, for its faults.
+    pub memory: Arc<MemoryStore>,
     pub plugins: Arc<Scripted>,
     pub settings: Settings,
 }
@@ -33,13 +35,7 @@ pub struct Process {
 
 impl World {
     pub fn new(plugins: Scripted) -> Self {
-        Self::over(
-            Arc::new(MemoryStore::new(Arc::new(SystemClock::default()))),
-            plugins,
-        )
-    }
-
-    pub fn over(store: Arc<dyn Store>, plugins: Scripted) -> Self {
+        let memory = Arc::new(MemoryStore::new(Arc::new(SystemClock::default())));
         let settings = Settings {
             lease: Duration::from_millis(400),
             lease_margin: Duration::from_millis(100),
@@ -52,7 +48,8 @@ impl World {
             ..Settings::default()
         };
         Self {
-            store,
+            store: Arc::clone(&memory) as _,
+            memory,
             plugins: Arc::new(plugins),
             settings,
         }

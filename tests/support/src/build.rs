@@ -3,13 +3,14 @@
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::{Append, Commit, End, Write};
 use mainstay_core::event::{
-    Basis, Delivery, EventBody, EventDraft, InputContent, Piece, PluginRef, ProviderRef, SessionCreated, StepStarted,
-    Timing, TurnOutcome,
+    Basis, Delivery, EventBody, EventDraft, InputContent, Piece, PluginRef, ProviderRef,
+    SessionCreated, StepStarted, Timing, TurnOutcome,
 };
 use mainstay_core::history::Ending;
 use mainstay_core::id::{ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::{
-    Effect, FinishReason, ModelOptions, Part, Range, ToolCall, ToolChoice, ToolOutcome, ToolResult, Usage,
+    Effect, FinishReason, ModelOptions, Part, Range, ToolCall, ToolChoice, ToolOutcome, ToolResult,
+    Usage,
 };
 use mainstay_core::plugin::{Action, Budget, ModelCall, ProviderConfig, Segment, ToolSet, Trigger};
 
@@ -22,13 +23,24 @@ pub const LEASE_MS: u64 = 30_000;
 /// A commit at [`AT`].
 #[must_use]
 pub fn commit(session: SessionId, write: Write) -> Commit {
-    Commit { session, at: AT, write }
+    Commit {
+        session,
+        at: AT,
+        write,
+    }
 }
 
 /// Begins a session of the agent `test`.
 #[must_use]
 pub fn create(session: SessionId) -> Commit {
-    commit(session, Write::Create(SessionCreated { agent: "test".into(), model: None, title: None }))
+    commit(
+        session,
+        Write::Create(SessionCreated {
+            agent: "test".into(),
+            model: None,
+            title: None,
+        }),
+    )
 }
 
 /// Text as the parts of a message.
@@ -40,40 +52,86 @@ pub fn text(text: &str) -> Vec<Part> {
 /// Admits a prompt.
 #[must_use]
 pub fn admit(session: SessionId, input: InputId, delivery: Delivery, prompt: &str) -> Commit {
-    commit(session, Write::Admit { input, delivery, content: InputContent::Prompt { parts: text(prompt) } })
+    commit(
+        session,
+        Write::Admit {
+            input,
+            delivery,
+            content: InputContent::Prompt {
+                parts: text(prompt),
+            },
+        },
+    )
 }
 
 /// A fresh execution of a fresh owner.
 #[must_use]
 pub fn fence() -> Fence {
-    Fence { execution: ExecutionId::new(), owner: OwnerId::new() }
+    Fence {
+        execution: ExecutionId::new(),
+        owner: OwnerId::new(),
+    }
 }
 
 /// Claims a session for [`LEASE_MS`].
 #[must_use]
 pub fn claim(session: SessionId, fence: Fence) -> Commit {
     let Fence { execution, owner } = fence;
-    commit(session, Write::Claim { execution, owner, lease_ms: LEASE_MS, forced: None, resumed: false })
+    commit(
+        session,
+        Write::Claim {
+            execution,
+            owner,
+            lease_ms: LEASE_MS,
+            forced: None,
+            resumed: false,
+        },
+    )
 }
 
 /// Writes events under a claim.
 #[must_use]
-pub fn append(session: SessionId, fence: Fence, events: impl IntoIterator<Item = EventBody>) -> Commit {
+pub fn append(
+    session: SessionId,
+    fence: Fence,
+    events: impl IntoIterator<Item = EventBody>,
+) -> Commit {
     let events = events.into_iter().map(EventDraft::new).collect();
-    commit(session, Write::Append(Append { fence, expected_head: None, begins: false, events, end: None }))
+    commit(
+        session,
+        Write::Append(Append {
+            fence,
+            expected_head: None,
+            begins: false,
+            events,
+            end: None,
+        }),
+    )
 }
 
 /// Ends an execution.
 #[must_use]
 pub fn end(session: SessionId, fence: Fence, end: End) -> Commit {
-    let write = Append { fence, expected_head: None, begins: false, events: Vec::new(), end: Some(end) };
+    let write = Append {
+        fence,
+        expected_head: None,
+        begins: false,
+        events: Vec::new(),
+        end: Some(end),
+    };
     commit(session, Write::Append(write))
 }
 
 /// Settles a claim that has expired.
 #[must_use]
 pub fn recover(session: SessionId, seen: Fence) -> Commit {
-    commit(session, Write::Recover { seen, max_attempts: 3 })
+    commit(
+        session,
+        Write::Recover {
+            seen,
+            max_attempts: 3,
+        },
+    )
 }
 
 /// Changes the append inside a commit.
@@ -101,10 +159,19 @@ pub fn step_started(action: Action) -> EventBody {
             trigger: Trigger::TurnStarted,
             fresh: Range::default(),
             context: Range::default(),
-            budget: Budget { steps: 10, tokens: None, cost: None, time_ms: None },
+            budget: Budget {
+                steps: 10,
+                tokens: None,
+                cost: None,
+                time_ms: None,
+            },
             state_from: None,
         },
-        runner: PluginRef { alias: "test".into(), name: "test".into(), digest: "d-runner".into() },
+        runner: PluginRef {
+            alias: "test".into(),
+            name: "test".into(),
+            digest: "d-runner".into(),
+        },
         provider: asks_model(&action).then(|| ProviderRef {
             alias: "provider".into(),
             name: "provider".into(),
@@ -129,7 +196,10 @@ fn asks_model(action: &Action) -> bool {
 pub fn call_model() -> Action {
     Action::CallModel(ModelCall {
         model: None,
-        transcript: vec![Segment::Items(Range { after: 0, through: Seq::MAX >> 1 })],
+        transcript: vec![Segment::Items(Range {
+            after: 0,
+            through: Seq::MAX >> 1,
+        })],
         tools: ToolSet::All,
         own_tools: Vec::new(),
         tool_choice: ToolChoice::Auto,
@@ -141,22 +211,35 @@ pub fn call_model() -> Action {
 /// Calls tools of these ids, all of the tool `tool`.
 #[must_use]
 pub fn call_tools(ids: &[&str]) -> Action {
-    let call = |id: &&str| ToolCall { id: (*id).into(), tool: "tool".into(), arguments: "{}".into() };
+    let call = |id: &&str| ToolCall {
+        id: (*id).into(),
+        tool: "tool".into(),
+        arguments: "{}".into(),
+    };
     Action::CallTools(ids.iter().map(call).collect())
 }
 
 /// The model said something.
 #[must_use]
 pub fn output(step: Seq, pieces: impl IntoIterator<Item = Piece>) -> EventBody {
-    EventBody::StepOutput { step, pieces: pieces.into_iter().collect() }
+    EventBody::StepOutput {
+        step,
+        pieces: pieces.into_iter().collect(),
+    }
 }
 
 /// A whole call by the model.
 #[must_use]
 pub fn call_pieces(id: &str) -> [Piece; 3] {
     [
-        Piece::Call { id: id.into(), tool: "tool".into() },
-        Piece::Arguments { id: id.into(), text: "{}".into() },
+        Piece::Call {
+            id: id.into(),
+            tool: "tool".into(),
+        },
+        Piece::Arguments {
+            id: id.into(),
+            text: "{}".into(),
+        },
         Piece::CallReady { id: id.into() },
     ]
 }
@@ -167,7 +250,12 @@ pub fn model_ended(step: Seq, reason: FinishReason) -> EventBody {
     EventBody::ModelEnded {
         step,
         ending: Ending::Finished(reason),
-        usage: Some(Usage { input_tokens: Some(10), output_tokens: Some(5), cost: Some(7), ..Usage::default() }),
+        usage: Some(Usage {
+            input_tokens: Some(10),
+            output_tokens: Some(5),
+            cost: Some(7),
+            ..Usage::default()
+        }),
         timing: Timing::default(),
     }
 }
@@ -205,5 +293,8 @@ pub fn call_settled(step: Seq, call: &str) -> EventBody {
 /// The runner is done.
 #[must_use]
 pub fn turn_ended() -> EventBody {
-    EventBody::TurnEnded { outcome: TurnOutcome::Done, decided: None }
+    EventBody::TurnEnded {
+        outcome: TurnOutcome::Done,
+        decided: None,
+    }
 }

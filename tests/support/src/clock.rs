@@ -20,7 +20,10 @@ impl ManualClock {
     /// A clock that shows `wall`.
     #[must_use]
     pub fn new(wall: Millis) -> Self {
-        Self { wall: AtomicU64::new(wall), monotonic: AtomicU64::new(0) }
+        Self {
+            wall: AtomicU64::new(wall),
+            monotonic: AtomicU64::new(0),
+        }
     }
 
     /// Lets time go by.

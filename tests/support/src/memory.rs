@@ -9,8 +9,8 @@ use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::{Kind, PluginInfo};
-use mainstay_core::project;
 use mainstay_core::port::{Clock, Committed, Dump, Listed, Scan, Store, StoreError};
+use mainstay_core::project;
 use mainstay_core::tail::{Call, Changes, Execution, Input, InputStatus, StepRow, Tail};
 use tokio::sync::watch;
 
@@ -89,7 +89,11 @@ impl Rows {
     fn take(&mut self, changes: Changes) {
         let mut last = (0, 0);
         for item in changes.items {
-            last = if last.0 == item.seq { (item.seq, last.1 + 1) } else { (item.seq, 0) };
+            last = if last.0 == item.seq {
+                (item.seq, last.1 + 1)
+            } else {
+                (item.seq, 0)
+            };
             self.items.insert(last, item);
         }
         for input in changes.inputs {
@@ -147,7 +151,8 @@ pub fn rebuild(records: &[Record]) -> Result<Dump, String> {
         let event = record.decode().map_err(|error| error.to_string())?;
         match &mut rows {
             None => {
-                let tail = project::begin(&event).ok_or("the log does not begin with the session's creation")?;
+                let tail = project::begin(&event)
+                    .ok_or("the log does not begin with the session's creation")?;
                 rows = Some(Rows::new(Arc::new(tail)));
             }
             Some(rows) => {
@@ -175,7 +180,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn unavailable(action: &'static str, cause: &'static str) -> StoreError {
-    StoreError::Unavailable { action, cause: cause.into() }
+    StoreError::Unavailable {
+        action,
+        cause: cause.into(),
+    }
 }
 
 impl MemoryStore {
@@ -229,10 +237,12 @@ impl MemoryStore {
     }
 
     /// Holds back commits that match, before they are judged, until the gate is opened or dropped.
-    #[must_use]
     pub fn gate(&self, matches: impl Fn(&Commit) -> bool + Send + Sync + 'static) -> Gate {
-        let inner =
-            Arc::new(GateInner { matches: Box::new(matches), held: watch::Sender::new(0), open: watch::Sender::new(false) });
+        let inner = Arc::new(GateInner {
+            matches: Box::new(matches),
+            held: watch::Sender::new(0),
+            open: watch::Sender::new(false),
+        });
         locked(&self.gates).push(inner.clone());
         Gate { inner }
     }
@@ -272,12 +282,20 @@ impl MemoryStore {
     /// Whether the commit fails, and whether its answer is lost.
     fn fate(&self, commit: &Commit) -> (bool, bool) {
         let mut faults = locked(&self.faults);
-        let mut fails = faults.down || faults.fail_when.as_ref().is_some_and(|matches| matches(commit));
+        let mut fails = faults.down
+            || faults
+                .fail_when
+                .as_ref()
+                .is_some_and(|matches| matches(commit));
         if !fails && faults.fail_next > 0 {
             faults.fail_next -= 1;
             fails = true;
         }
-        let mut loses = !fails && faults.lose_when.as_ref().is_some_and(|matches| matches(commit));
+        let mut loses = !fails
+            && faults
+                .lose_when
+                .as_ref()
+                .is_some_and(|matches| matches(commit));
         if !fails && !loses && faults.lose_next > 0 {
             faults.lose_next -= 1;
             loses = true;
@@ -296,9 +314,16 @@ impl State {
         let ids = commit.event_ids().into_iter().filter(|id| seen.insert(*id));
         let held = |id: EventId| {
             let (session, seq) = self.event_ids.get(&id)?;
-            self.sessions.get(session)?.events.get(*seq as usize - 1).map(Event::encode)
+            self.sessions
+                .get(session)?
+                .events
+                .get(*seq as usize - 1)
+                .map(Event::encode)
         };
-        Known { input, events: ids.filter_map(held).collect() }
+        Known {
+            input,
+            events: ids.filter_map(held).collect(),
+        }
     }
 
     fn commit(&mut self, commit: &Commit, now: Millis) -> Result<Committed, StoreError> {
@@ -308,14 +333,21 @@ impl State {
         let applied = commit::apply(tail.as_deref(), commit, &known, now)?;
         let mut own = HashMap::new();
         for event in &applied.events {
-            let held = self.event_ids.get(&event.id).map(|(_, seq)| *seq).or_else(|| own.insert(event.id, event.seq));
+            let held = self
+                .event_ids
+                .get(&event.id)
+                .map(|(_, seq)| *seq)
+                .or_else(|| own.insert(event.id, event.seq));
             if let Some(seq) = held {
                 return Err(Refused::EventConflict { id: event.id, seq }.into());
             }
         }
 
         let tail = Arc::new(applied.tail);
-        let rows = self.sessions.entry(session).or_insert_with(|| Rows::new(tail.clone()));
+        let rows = self
+            .sessions
+            .entry(session)
+            .or_insert_with(|| Rows::new(tail.clone()));
         rows.tail = tail.clone();
         rows.events.extend(applied.events.iter().cloned());
         for event in &applied.events {
@@ -331,7 +363,11 @@ impl State {
             reply: applied.reply.clone(),
             claim: tail.claim.clone(),
         });
-        Ok(Committed { events: applied.events, tail, reply: applied.reply })
+        Ok(Committed {
+            events: applied.events,
+            tail,
+            reply: applied.reply,
+        })
     }
 }
 
@@ -374,7 +410,11 @@ impl Store for MemoryStore {
         let gates: Vec<Arc<GateInner>> = {
             let mut gates = locked(&self.gates);
             gates.retain(|gate| !*gate.open.borrow());
-            gates.iter().filter(|gate| (gate.matches)(&commit)).cloned().collect()
+            gates
+                .iter()
+                .filter(|gate| (gate.matches)(&commit))
+                .cloned()
+                .collect()
         };
         for gate in gates {
             let mut open = gate.open.subscribe();
@@ -387,13 +427,20 @@ impl Store for MemoryStore {
         }
         let done = locked(&self.state).commit(&commit, self.time())?;
         if loses {
-            return Err(unavailable("commit", "the answer was lost, by order of the test"));
+            return Err(unavailable(
+                "commit",
+                "the answer was lost, by order of the test",
+            ));
         }
         Ok(done)
     }
 
     async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError> {
-        Ok(self.up("read a session")?.sessions.get(&session).map(|rows| rows.tail.clone()))
+        Ok(self
+            .up("read a session")?
+            .sessions
+            .get(&session)
+            .map(|rows| rows.tail.clone()))
     }
 
     async fn events(
@@ -403,9 +450,17 @@ impl Store for MemoryStore {
         limit: u32,
     ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
         let state = self.up("read events")?;
-        let Some(rows) = state.sessions.get(&session) else { return Ok(None) };
+        let Some(rows) = state.sessions.get(&session) else {
+            return Ok(None);
+        };
         let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let page = rows.events.iter().skip(after).take(limit as usize).map(Event::encode).collect();
+        let page = rows
+            .events
+            .iter()
+            .skip(after)
+            .take(limit as usize)
+            .map(Event::encode)
+            .collect();
         Ok(Some((page, rows.tail.session.head)))
     }
 
@@ -417,8 +472,13 @@ impl Store for MemoryStore {
         limit: u32,
     ) -> Result<Vec<Item>, StoreError> {
         let state = self.up("read items")?;
-        let Some(rows) = state.sessions.get(&session) else { return Ok(Vec::new()) };
-        let items = rows.items.values().filter(|item| item.seq > range.after && item.seq <= range.through);
+        let Some(rows) = state.sessions.get(&session) else {
+            return Ok(Vec::new());
+        };
+        let items = rows
+            .items
+            .values()
+            .filter(|item| item.seq > range.after && item.seq <= range.through);
         Ok(match order {
             Order::OldestFirst => items.take(limit as usize).cloned().collect(),
             Order::NewestFirst => items.rev().take(limit as usize).cloned().collect(),
@@ -426,23 +486,38 @@ impl Store for MemoryStore {
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
-        let items = self.items(session, range, Order::OldestFirst, u32::MAX).await?;
-        Ok(Size { items: items.len() as u64, bytes: items.iter().map(Item::text_bytes).sum() })
+        let items = self
+            .items(session, range, Order::OldestFirst, u32::MAX)
+            .await?;
+        Ok(Size {
+            items: items.len() as u64,
+            bytes: items.iter().map(Item::text_bytes).sum(),
+        })
     }
 
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
         let state = self.up("read inputs")?;
-        let Some(rows) = state.sessions.get(&session) else { return Ok(Vec::new()) };
+        let Some(rows) = state.sessions.get(&session) else {
+            return Ok(Vec::new());
+        };
         let wanted = |input: &&Input| all || input.status == InputStatus::Pending;
         Ok(rows.inputs.values().filter(wanted).cloned().collect())
     }
 
-    async fn sessions(&self, before: Option<(Millis, SessionId)>, limit: u32) -> Result<Vec<Listed>, StoreError> {
+    async fn sessions(
+        &self,
+        before: Option<(Millis, SessionId)>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, StoreError> {
         let state = self.up("list sessions")?;
         let mut listed: Vec<Listed> = state
             .sessions
             .values()
-            .filter(|rows| before.is_none_or(|before| (rows.tail.session.created_at, rows.tail.session.id) < before))
+            .filter(|rows| {
+                before.is_none_or(|before| {
+                    (rows.tail.session.created_at, rows.tail.session.id) < before
+                })
+            })
             .map(|rows| Listed {
                 session: rows.tail.session.clone(),
                 claim: rows.tail.claim.clone(),
@@ -450,18 +525,27 @@ impl Store for MemoryStore {
                 pending_inputs: rows.tail.inputs.len() as u64,
             })
             .collect();
-        listed.sort_by_key(|listed| std::cmp::Reverse((listed.session.created_at, listed.session.id)));
+        listed.sort_by_key(|listed| {
+            std::cmp::Reverse((listed.session.created_at, listed.session.id))
+        });
         listed.truncate(limit as usize);
         Ok(listed)
     }
 
     async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
-        Ok(self.up("read a session")?.sessions.get(&session).map(Rows::dump).unwrap_or_default())
+        Ok(self
+            .up("read a session")?
+            .sessions
+            .get(&session)
+            .map(Rows::dump)
+            .unwrap_or_default())
     }
 
     async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
         let mut state = self.up("delete a session")?;
-        let Some(rows) = state.sessions.remove(&session) else { return Ok(false) };
+        let Some(rows) = state.sessions.remove(&session) else {
+            return Ok(false);
+        };
         for event in &rows.events {
             state.event_ids.remove(&event.id);
         }
@@ -474,13 +558,25 @@ impl Store for MemoryStore {
     async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
         let now = self.time();
         let state = self.up("look for work")?;
-        let mut expired: Vec<Claim> = state.sessions.values().filter_map(|rows| rows.tail.claim.clone()).collect();
+        let mut expired: Vec<Claim> = state
+            .sessions
+            .values()
+            .filter_map(|rows| rows.tail.claim.clone())
+            .collect();
         expired.retain(|claim| claim.expires_at <= now);
         expired.sort_by_key(|claim| (claim.expires_at, claim.session));
         expired.truncate(limit as usize);
-        let mut due: Vec<_> = state.sessions.values().filter(|rows| rows.is_due()).collect();
+        let mut due: Vec<_> = state
+            .sessions
+            .values()
+            .filter(|rows| rows.is_due())
+            .collect();
         due.sort_by_key(|rows| (rows.tail.session.updated_at, rows.tail.session.id));
-        let due = due.iter().take(limit as usize).map(|rows| rows.tail.session.id).collect();
+        let due = due
+            .iter()
+            .take(limit as usize)
+            .map(|rows| rows.tail.session.id)
+            .collect();
         Ok(Scan { expired, due })
     }
 
@@ -494,8 +590,11 @@ impl Store for MemoryStore {
         if locked(&self.faults).renewals_fail {
             return Err(unavailable("renew claims", "ordered by the test"));
         }
-        let named: HashSet<ExecutionId> =
-            executions.iter().filter(|fence| fence.owner == owner).map(|fence| fence.execution).collect();
+        let named: HashSet<ExecutionId> = executions
+            .iter()
+            .filter(|fence| fence.owner == owner)
+            .map(|fence| fence.execution)
+            .collect();
         let mut renewed = HashSet::new();
         for rows in self.up("renew claims")?.sessions.values_mut() {
             let held = rows.tail.claim.as_ref().is_some_and(|claim| {
@@ -517,7 +616,10 @@ impl Store for MemoryStore {
     }
 
     async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.up("store a blob")?.blobs.entry(digest.into()).or_insert_with(|| bytes.into());
+        self.up("store a blob")?
+            .blobs
+            .entry(digest.into())
+            .or_insert_with(|| bytes.into());
         Ok(())
     }
 
@@ -531,27 +633,47 @@ impl Store for MemoryStore {
             Some((_, bytes)) => bytes,
             None => bytes.to_vec(),
         };
-        state.plugins.insert(info.digest.clone(), (info.clone(), bytes));
+        state
+            .plugins
+            .insert(info.digest.clone(), (info.clone(), bytes));
         Ok(())
     }
 
     async fn plugin(&self, digest: &str) -> Result<Option<PluginInfo>, StoreError> {
-        Ok(self.up("read a plugin")?.plugins.get(digest).map(|(info, _)| info.clone()))
+        Ok(self
+            .up("read a plugin")?
+            .plugins
+            .get(digest)
+            .map(|(info, _)| info.clone()))
     }
 
     async fn plugin_bytes(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.up("read a plugin")?.plugins.get(digest).map(|(_, bytes)| bytes.clone()))
+        Ok(self
+            .up("read a plugin")?
+            .plugins
+            .get(digest)
+            .map(|(_, bytes)| bytes.clone()))
     }
 
     async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError> {
-        Ok(self.up("list plugins")?.plugins.values().map(|(info, _)| info.clone()).collect())
+        Ok(self
+            .up("list plugins")?
+            .plugins
+            .values()
+            .map(|(info, _)| info.clone())
+            .collect())
     }
 
     async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError> {
         Ok(self.up("delete a plugin")?.plugins.remove(digest).is_some())
     }
 
-    async fn alias_put(&self, kind: Kind, alias: &str, digest: Option<&str>) -> Result<(), StoreError> {
+    async fn alias_put(
+        &self,
+        kind: Kind,
+        alias: &str,
+        digest: Option<&str>,
+    ) -> Result<(), StoreError> {
         let mut state = self.up("store an alias")?;
         let key = (kind.to_string(), alias.to_owned());
         match digest {
@@ -563,17 +685,34 @@ impl Store for MemoryStore {
 
     async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError> {
         let state = self.up("list aliases")?;
-        let rows = state.aliases.iter().map(|((_, alias), (kind, digest))| (*kind, alias.clone(), digest.clone()));
+        let rows = state
+            .aliases
+            .iter()
+            .map(|((_, alias), (kind, digest))| (*kind, alias.clone(), digest.clone()));
         Ok(rows.collect())
     }
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         let state = self.up("read open steps")?;
         let mut digests = HashSet::new();
-        for step in state.sessions.values().filter_map(|rows| rows.tail.step.as_ref()) {
+        for step in state
+            .sessions
+            .values()
+            .filter_map(|rows| rows.tail.step.as_ref())
+        {
             digests.insert(step.started.runner.digest.clone());
-            digests.extend(step.started.provider.iter().map(|provider| provider.digest.clone()));
-            digests.extend(step.started.toolboxes.iter().map(|toolbox| toolbox.digest.clone()));
+            digests.extend(
+                step.started
+                    .provider
+                    .iter()
+                    .map(|provider| provider.digest.clone()),
+            );
+            digests.extend(
+                step.started
+                    .toolboxes
+                    .iter()
+                    .map(|toolbox| toolbox.digest.clone()),
+            );
         }
         Ok(digests)
     }

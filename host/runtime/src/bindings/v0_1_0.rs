@@ -7,7 +7,7 @@
     reason = "generated code"
 )]
 
-pub(crate) mod runner {
+pub mod runner {
     wasmtime::component::bindgen!({
         path: "../../wit/0.1.0",
         world: "runner",
@@ -22,7 +22,7 @@ pub(crate) mod runner {
     });
 }
 
-pub(crate) mod provider {
+pub mod provider {
     wasmtime::component::bindgen!({
         path: "../../wit/0.1.0",
         world: "provider",
@@ -36,7 +36,7 @@ pub(crate) mod provider {
     });
 }
 
-pub(crate) mod toolbox {
+pub mod toolbox {
     wasmtime::component::bindgen!({
         path: "../../wit/0.1.0",
         world: "toolbox",

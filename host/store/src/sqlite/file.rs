@@ -18,7 +18,9 @@ pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
         Ok(path) => Ok(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = path.file_name().ok_or(error)?;
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
             Ok(parent.unwrap_or(Path::new(".")).canonicalize()?.join(name))
         }
         Err(error) => Err(error),
@@ -49,14 +51,25 @@ pub(super) fn content(path: &Path) -> io::Result<Content> {
     let is_ours = header.len() == 100
         && header.starts_with(b"SQLite format 3\0")
         && header[68..72] == APPLICATION_ID.to_be_bytes();
-    Ok(if is_ours { Content::Ours } else { Content::Foreign })
+    Ok(if is_ours {
+        Content::Ours
+    } else {
+        Content::Foreign
+    })
 }
 
 /// Refuses a library that is too old.
 pub(super) fn check_version(found: &str) -> Result<(), OpenError> {
-    let parse = |text: &str| -> Vec<u32> { text.split('.').map(|part| part.parse().unwrap_or(0)).collect() };
+    let parse = |text: &str| -> Vec<u32> {
+        text.split('.')
+            .map(|part| part.parse().unwrap_or(0))
+            .collect()
+    };
     if parse(found) < parse(OLDEST_SQLITE) {
-        return Err(OpenError::Library { found: found.into(), needed: OLDEST_SQLITE });
+        return Err(OpenError::Library {
+            found: found.into(),
+            needed: OLDEST_SQLITE,
+        });
     }
     Ok(())
 }
@@ -99,9 +112,23 @@ fn network_name(magic: u64) -> Option<&'static str> {
 /// FUSE has one magic number for all; the mount table tells them apart.
 #[cfg(any(target_os = "linux", test))]
 fn is_network_kind(kind: &str) -> bool {
-    const FUSE: &[&str] = &["sshfs", "s3fs", "glusterfs", "rclone", "gcsfuse", "goofys", "davfs", "ceph", "juicefs"];
-    matches!(kind, "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "afs" | "ceph" | "glusterfs" | "lustre")
-        || kind.strip_prefix("fuse.").is_some_and(|name| FUSE.contains(&name))
+    const FUSE: &[&str] = &[
+        "sshfs",
+        "s3fs",
+        "glusterfs",
+        "rclone",
+        "gcsfuse",
+        "goofys",
+        "davfs",
+        "ceph",
+        "juicefs",
+    ];
+    matches!(
+        kind,
+        "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "afs" | "ceph" | "glusterfs" | "lustre"
+    ) || kind
+        .strip_prefix("fuse.")
+        .is_some_and(|name| FUSE.contains(&name))
 }
 
 /// The file system kind of the mount that holds `path`, from the text of `/proc/self/mountinfo`.
@@ -111,7 +138,9 @@ fn mounted_kind(mounts: &str, path: &Path) -> Option<String> {
     for line in mounts.lines() {
         let (Some(point), Some(kind)) = (
             line.split(' ').nth(4),
-            line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next()),
+            line.split(" - ")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next()),
         ) else {
             continue;
         };
@@ -135,7 +164,10 @@ mod tests {
         }
         for bad in ["3.51.2", "3.9.9", "3.46.1", "2.99.99", "nonsense"] {
             let message = check_version(bad).unwrap_err().to_string();
-            assert!(message.contains(bad) && message.contains(OLDEST_SQLITE), "{message}");
+            assert!(
+                message.contains(bad) && message.contains(OLDEST_SQLITE),
+                "{message}"
+            );
         }
     }
 

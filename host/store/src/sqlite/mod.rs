@@ -86,32 +86,63 @@ impl Default for Options {
 pub enum OpenError {
     /// Another process has it.
     #[error("{} is in use{}; stop that process, send the command to it, or open the file read-only", file.display(), by(holder.as_ref()))]
-    Owned { file: PathBuf, holder: Option<Holder> },
+    Owned {
+        file: PathBuf,
+        holder: Option<Holder>,
+    },
     #[error("{} holds something else than a Mainstay database; name another file", file.display())]
     Foreign { file: PathBuf },
     #[error("{} has schema {found}, and this build knows {known}; use a newer build", file.display())]
-    NewerSchema { file: PathBuf, found: i64, known: i64 },
+    NewerSchema {
+        file: PathBuf,
+        found: i64,
+        known: i64,
+    },
     #[error("{} lacks migrations: it has schema {found}, and this build reads {known}; open it once for writing", file.display())]
-    OlderSchema { file: PathBuf, found: i64, known: i64 },
+    OlderSchema {
+        file: PathBuf,
+        found: i64,
+        known: i64,
+    },
     #[error("{} lies on a network file system ({kind}), where SQLite cannot lock it safely; move it to a local disk", file.display())]
     Network { file: PathBuf, kind: String },
     #[error("the SQLite library is {found}; at least {needed} is needed")]
     Library { found: String, needed: &'static str },
     #[error("{} does not take the setting {setting}: it reads back {found}", file.display())]
-    Setting { file: PathBuf, setting: &'static str, found: String },
+    Setting {
+        file: PathBuf,
+        setting: &'static str,
+        found: String,
+    },
     #[error("there is no database {}", file.display())]
     Missing { file: PathBuf },
     #[error("could not read {}", file.display())]
-    Io { file: PathBuf, #[source] cause: std::io::Error },
+    Io {
+        file: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
     #[error("could not open {}", file.display())]
-    Sqlite { file: PathBuf, #[source] cause: sqlx::Error },
+    Sqlite {
+        file: PathBuf,
+        #[source]
+        cause: sqlx::Error,
+    },
     #[error("could not migrate {}", file.display())]
-    Migration { file: PathBuf, #[source] cause: sqlx::migrate::MigrateError },
+    Migration {
+        file: PathBuf,
+        #[source]
+        cause: sqlx::migrate::MigrateError,
+    },
 }
 
 fn by(holder: Option<&Holder>) -> String {
     match holder {
-        Some(Holder { pid, address: Some(address), .. }) => format!(" by process {pid}, which answers at {address}"),
+        Some(Holder {
+            pid,
+            address: Some(address),
+            ..
+        }) => format!(" by process {pid}, which answers at {address}"),
         Some(Holder { pid, .. }) => format!(" by process {pid}"),
         None => " by another process".into(),
     }
@@ -161,7 +192,11 @@ impl Shared {
         Self {
             clock: options.clock.clone(),
             opened: (options.clock.wall(), options.clock.monotonic()),
-            cache: Mutex::new(Cache { tails: HashMap::new(), limit: options.cached_tails.max(1), tick: 0 }),
+            cache: Mutex::new(Cache {
+                tails: HashMap::new(),
+                limit: options.cached_tails.max(1),
+                tick: 0,
+            }),
             lock: Mutex::new(lock),
             groups: AtomicU64::new(0),
             commits: AtomicU64::new(0),
@@ -200,7 +235,11 @@ impl Cache {
     fn keep(&mut self, tails: HashMap<SessionId, Arc<Tail>>) {
         self.tick += 1;
         let tick = self.tick;
-        self.tails.extend(tails.into_iter().map(|(session, tail)| (session, (tail, tick))));
+        self.tails.extend(
+            tails
+                .into_iter()
+                .map(|(session, tail)| (session, (tail, tick))),
+        );
         if self.tails.len() > self.limit {
             // The older half goes at once, so that this costs little on average.
             let mut used: Vec<u64> = self.tails.values().map(|(_, used)| *used).collect();
@@ -235,7 +274,10 @@ struct Machine {
     network: fn(&Path) -> std::io::Result<Option<String>>,
 }
 
-const MACHINE: Machine = Machine { sqlite: None, network: file::network_file_system };
+const MACHINE: Machine = Machine {
+    sqlite: None,
+    network: file::network_file_system,
+};
 
 impl SqliteStore {
     /// Opens a database and takes ownership of its file, creating and migrating it as needed. Claims
@@ -252,8 +294,14 @@ impl SqliteStore {
 
     async fn open_on(path: &Path, options: Options, machine: &Machine) -> Result<Self, OpenError> {
         let file = check(path, machine).await?;
-        let io = |cause| OpenError::Io { file: file.clone(), cause };
-        let sqlite = |cause| OpenError::Sqlite { file: file.clone(), cause };
+        let io = |cause| OpenError::Io {
+            file: file.clone(),
+            cause,
+        };
+        let sqlite = |cause| OpenError::Sqlite {
+            file: file.clone(),
+            cause,
+        };
 
         // Before the lock, so that nothing is left beside a file that is not ours.
         let foreign = || OpenError::Foreign { file: file.clone() };
@@ -287,7 +335,10 @@ impl SqliteStore {
         if content == file::Content::Nothing {
             // Marked as ours in the very first transaction, before the log is switched to WAL.
             let mut conn = connect.clone().connect().await.map_err(sqlite)?;
-            sqlx::query("PRAGMA application_id = 1299084148").execute(&mut conn).await.map_err(sqlite)?;
+            sqlx::query("PRAGMA application_id = 1299084148")
+                .execute(&mut conn)
+                .await
+                .map_err(sqlite)?;
             conn.close().await.map_err(sqlite)?;
         }
         let mut conn = connect
@@ -304,7 +355,13 @@ impl SqliteStore {
         if found > known {
             return Err(OpenError::NewerSchema { file, found, known });
         }
-        MIGRATIONS.run(&mut conn).await.map_err(|cause| OpenError::Migration { file: file.clone(), cause })?;
+        MIGRATIONS
+            .run(&mut conn)
+            .await
+            .map_err(|cause| OpenError::Migration {
+                file: file.clone(),
+                cause,
+            })?;
         if let Some(pages) = options.max_pages {
             let sql = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
             sqlx::query(sql).execute(&mut conn).await.map_err(sqlite)?;
@@ -316,11 +373,27 @@ impl SqliteStore {
             .execute(&mut conn)
             .await
             .map_err(sqlite)?;
+        // What a process that was killed left in the WAL. A reader may be in the way; then later.
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .execute(&mut conn)
+            .await
+            .map_err(sqlite)?;
         let readers = readers(&file, &options);
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Writer { conn, jobs: queue, shared: shared.clone(), options, unchecked: 0 };
+        let writer = Writer {
+            conn,
+            jobs: queue,
+            shared: shared.clone(),
+            options,
+            unchecked: 0,
+        };
         tokio::spawn(writer.run());
-        Ok(Self { shared, readers, jobs: Some(jobs), file })
+        Ok(Self {
+            shared,
+            readers,
+            jobs: Some(jobs),
+            file,
+        })
     }
 
     /// Opens a database for reading alone, beside a process that may own it. Every write is refused.
@@ -328,25 +401,41 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`].
     pub async fn open_read_only(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let options = Options { readers: 2, ..Options::default() };
+        let options = Options {
+            readers: 2,
+            ..Options::default()
+        };
         let file = check(path.as_ref(), &MACHINE).await?;
-        match file::content(&file).map_err(|cause| OpenError::Io { file: file.clone(), cause })? {
+        match file::content(&file).map_err(|cause| OpenError::Io {
+            file: file.clone(),
+            cause,
+        })? {
             file::Content::Ours => {}
             file::Content::Nothing => return Err(OpenError::Missing { file }),
             file::Content::Foreign => return Err(OpenError::Foreign { file }),
         }
         let readers = readers(&file, &options);
-        let sqlite = |cause| OpenError::Sqlite { file: file.clone(), cause };
+        let sqlite = |cause| OpenError::Sqlite {
+            file: file.clone(),
+            cause,
+        };
         let mut conn = readers.acquire().await.map_err(sqlite)?;
         let found = schema(&mut conn).await.map_err(sqlite)?;
         drop(conn);
         let known = known_schema();
         match found.cmp(&known) {
-            std::cmp::Ordering::Greater => return Err(OpenError::NewerSchema { file, found, known }),
+            std::cmp::Ordering::Greater => {
+                return Err(OpenError::NewerSchema { file, found, known });
+            }
             std::cmp::Ordering::Less => return Err(OpenError::OlderSchema { file, found, known }),
             std::cmp::Ordering::Equal => {}
         }
-        Ok(Self { shared: Arc::new(Shared::new(&options, None)), readers, jobs: None, file })
+        Ok(Self {
+            shared: Arc::new(Shared::new(&options, None)),
+            readers,
+            jobs: None,
+            file,
+        })
     }
 
     /// The file, under its full path.
@@ -360,9 +449,16 @@ impl SqliteStore {
     /// # Errors
     /// The lock file cannot be written, or the store was opened read-only or closed.
     pub fn publish_address(&self, address: Option<String>) -> std::io::Result<()> {
-        match &*self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self
+            .shared
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             Some(lock) => lock.publish(address),
-            None => Err(std::io::Error::other("the database is not owned by this process")),
+            None => Err(std::io::Error::other(
+                "the database is not owned by this process",
+            )),
         }
     }
 
@@ -389,7 +485,13 @@ impl SqliteStore {
             }
         }
         self.readers.close().await;
-        drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.shared
+                .lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     async fn ask<T>(
@@ -397,37 +499,68 @@ impl SqliteStore {
         action: &'static str,
         job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
     ) -> Result<T, StoreError> {
-        let refuse = |cause: &str| StoreError::Unavailable { action, cause: cause.into() };
-        let jobs = self.jobs.as_ref().ok_or_else(|| refuse("the database was opened read-only"))?;
+        let refuse = |cause: &str| StoreError::Unavailable {
+            action,
+            cause: cause.into(),
+        };
+        let jobs = self
+            .jobs
+            .as_ref()
+            .ok_or_else(|| refuse("the database was opened read-only"))?;
         let (reply, answer) = oneshot::channel();
-        jobs.send(job(reply)).await.map_err(|_| refuse("the store is closed"))?;
-        answer.await.map_err(|_| refuse("the store was closed before it answered"))?
+        jobs.send(job(reply))
+            .await
+            .map_err(|_| refuse("the store is closed"))?;
+        answer
+            .await
+            .map_err(|_| refuse("the store was closed before it answered"))?
     }
 
     async fn run(&self, what: &'static str, action: Action) -> Result<u64, StoreError> {
-        self.ask(what, |reply| Job::Run { what, action, reply }).await
+        self.ask(what, |reply| Job::Run {
+            what,
+            action,
+            reply,
+        })
+        .await
     }
 
     async fn reader(&self, action: &'static str) -> Result<PoolConnection<Sqlite>, StoreError> {
-        self.readers.acquire().await.map_err(|error| StoreError::Unavailable { action, cause: error.into() })
+        self.readers
+            .acquire()
+            .await
+            .map_err(|error| StoreError::Unavailable {
+                action,
+                cause: error.into(),
+            })
     }
 }
 
 /// Checks the machine and gives the file's full path.
 async fn check(path: &Path, machine: &Machine) -> Result<PathBuf, OpenError> {
-    let io = |cause| OpenError::Io { file: path.into(), cause };
+    let io = |cause| OpenError::Io {
+        file: path.into(),
+        cause,
+    };
     let file = file::canonical(path).map_err(io)?;
     let directory = file.parent().unwrap_or(Path::new("/"));
     if let Some(kind) = (machine.network)(directory).map_err(io)? {
         return Err(OpenError::Network { file, kind });
     }
-    let sqlite = |cause| OpenError::Sqlite { file: file.clone(), cause };
+    let sqlite = |cause| OpenError::Sqlite {
+        file: file.clone(),
+        cause,
+    };
     let found = match machine.sqlite {
         Some(version) => version.into(),
         None => {
-            let mut conn = SqliteConnection::connect("sqlite::memory:").await.map_err(sqlite)?;
-            let version: String =
-                sqlx::query_scalar("SELECT sqlite_version()").fetch_one(&mut conn).await.map_err(sqlite)?;
+            let mut conn = SqliteConnection::connect("sqlite::memory:")
+                .await
+                .map_err(sqlite)?;
+            let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+                .fetch_one(&mut conn)
+                .await
+                .map_err(sqlite)?;
             conn.close().await.map_err(sqlite)?;
             version
         }
@@ -438,33 +571,57 @@ async fn check(path: &Path, machine: &Machine) -> Result<PathBuf, OpenError> {
 
 /// Makes sure that what durability rests on is as it was set.
 async fn settings(file: &Path, conn: &mut SqliteConnection) -> Result<(), OpenError> {
-    let sqlite = |cause| OpenError::Sqlite { file: file.into(), cause };
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await.map_err(sqlite)?;
+    let sqlite = |cause| OpenError::Sqlite {
+        file: file.into(),
+        cause,
+    };
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(sqlite)?;
     if mode != "wal" {
-        return Err(OpenError::Setting { file: file.into(), setting: "journal_mode = wal", found: mode });
+        return Err(OpenError::Setting {
+            file: file.into(),
+            setting: "journal_mode = wal",
+            found: mode,
+        });
     }
-    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(conn).await.map_err(sqlite)?;
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
+        .fetch_one(conn)
+        .await
+        .map_err(sqlite)?;
     if synchronous != 2 {
         let found = synchronous.to_string();
-        return Err(OpenError::Setting { file: file.into(), setting: "synchronous = FULL", found });
+        return Err(OpenError::Setting {
+            file: file.into(),
+            setting: "synchronous = FULL",
+            found,
+        });
     }
     Ok(())
 }
 
 /// The newest migration that a database has; 0 for none.
 async fn schema(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-    let found: Option<String> =
-        sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'")
-            .fetch_optional(&mut *conn)
-            .await?;
+    let found: Option<String> = sqlx::query_scalar(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
     if found.is_none() {
         return Ok(0);
     }
-    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations").fetch_one(conn).await
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations")
+        .fetch_one(conn)
+        .await
 }
 
 fn known_schema() -> i64 {
-    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+    MIGRATIONS
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0)
 }
 
 fn readers(file: &Path, options: &Options) -> SqlitePool {
@@ -473,7 +630,10 @@ fn readers(file: &Path, options: &Options) -> SqlitePool {
         .read_only(true)
         .busy_timeout(Duration::from_secs(5))
         .disable_statement_logging();
-    SqlitePoolOptions::new().max_connections(options.readers.max(1)).min_connections(0).connect_lazy_with(connect)
+    SqlitePoolOptions::new()
+        .max_connections(options.readers.max(1))
+        .test_before_acquire(false)
+        .connect_lazy_with(connect)
 }
 
 // claim_expire_all: whoever takes the file is alone with it.
@@ -487,7 +647,10 @@ macro_rules! snapshot {
         let mut tx = reader
             .begin()
             .await
-            .map_err(|error| StoreError::Unavailable { action: $action, cause: error.into() })?;
+            .map_err(|error| StoreError::Unavailable {
+                action: $action,
+                cause: error.into(),
+            })?;
         let $conn = &mut *tx;
         let done = $query.await;
         // Nothing was written; a failed end of the read is the pool's to notice.
@@ -508,7 +671,10 @@ impl Store for SqliteStore {
             return Ok(Some(tail));
         }
         let found = snapshot!(self, "read a session", |conn| read::tails(conn, &[session]))
-            .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })?
+            .map_err(|error| StoreError::Unavailable {
+                action: ACTION,
+                cause: error.into(),
+            })?
             .remove(&session);
         match found {
             None => Ok(None),
@@ -523,8 +689,10 @@ impl Store for SqliteStore {
         after: Seq,
         limit: u32,
     ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
-        snapshot!(self, "read events", |conn| read::event_page(conn, session, after, limit))
-            .map_err(|error| error.during("read events"))
+        snapshot!(self, "read events", |conn| read::event_page(
+            conn, session, after, limit
+        ))
+        .map_err(|error| error.during("read events"))
     }
 
     async fn items(
@@ -536,25 +704,37 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Item>, StoreError> {
         const ACTION: &str = "read items";
         let mut conn = self.reader(ACTION).await?;
-        read::item_page(&mut conn, session, range, order, limit).await.map_err(|error| error.during(ACTION))
+        read::item_page(&mut conn, session, range, order, limit)
+            .await
+            .map_err(|error| error.during(ACTION))
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
         const ACTION: &str = "measure items";
         let mut conn = self.reader(ACTION).await?;
-        read::item_measure(&mut conn, session, range).await.map_err(|error| error.during(ACTION))
+        read::item_measure(&mut conn, session, range)
+            .await
+            .map_err(|error| error.during(ACTION))
     }
 
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
         const ACTION: &str = "read inputs";
         let mut conn = self.reader(ACTION).await?;
-        read::input_list(&mut conn, session, all).await.map_err(|error| error.during(ACTION))
+        read::input_list(&mut conn, session, all)
+            .await
+            .map_err(|error| error.during(ACTION))
     }
 
-    async fn sessions(&self, before: Option<(Millis, SessionId)>, limit: u32) -> Result<Vec<Listed>, StoreError> {
+    async fn sessions(
+        &self,
+        before: Option<(Millis, SessionId)>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, StoreError> {
         const ACTION: &str = "list sessions";
         let mut conn = self.reader(ACTION).await?;
-        read::session_list(&mut conn, before, limit).await.map_err(|error| error.during(ACTION))
+        read::session_list(&mut conn, before, limit)
+            .await
+            .map_err(|error| error.during(ACTION))
     }
 
     async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
@@ -563,14 +743,17 @@ impl Store for SqliteStore {
     }
 
     async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.ask("delete a session", |reply| Job::Delete(session, reply)).await
+        self.ask("delete a session", |reply| Job::Delete(session, reply))
+            .await
     }
 
     async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
         const ACTION: &str = "look for work";
         let mut conn = self.reader(ACTION).await?;
         let fail = |error: read::ReadError| error.during(ACTION);
-        let expired = read::claim_expired(&mut conn, self.shared.now(), limit).await.map_err(fail)?;
+        let expired = read::claim_expired(&mut conn, self.shared.now(), limit)
+            .await
+            .map_err(fail)?;
         let due = read::session_due(&mut conn, limit).await.map_err(fail)?;
         Ok(Scan { expired, due })
     }
@@ -582,7 +765,13 @@ impl Store for SqliteStore {
         lease_ms: u64,
     ) -> Result<HashSet<ExecutionId>, StoreError> {
         let executions = executions.to_vec();
-        self.ask("renew claims", |reply| Job::Renew { owner, executions, lease_ms, reply }).await
+        self.ask("renew claims", |reply| Job::Renew {
+            owner,
+            executions,
+            lease_ms,
+            reply,
+        })
+        .await
     }
 
     async fn now(&self) -> Result<Millis, StoreError> {
@@ -594,8 +783,15 @@ impl Store for SqliteStore {
         let action: Action = Box::new(move |conn| {
             let row = row.clone();
             Box::pin(async move {
-                let put = sqlx::query("INSERT INTO blob (digest, bytes) VALUES (?, ?) ON CONFLICT DO NOTHING");
-                Ok(put.bind(&row.0).bind(&row.1).execute(conn).await?.rows_affected())
+                let put = sqlx::query(
+                    "INSERT INTO blob (digest, bytes) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                );
+                Ok(put
+                    .bind(&row.0)
+                    .bind(&row.1)
+                    .execute(conn)
+                    .await?
+                    .rows_affected())
             })
         });
         self.run("store a blob", action).await.map(drop)
@@ -608,12 +804,20 @@ impl Store for SqliteStore {
             .bind(digest)
             .fetch_optional(&mut *conn)
             .await
-            .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })
+            .map_err(|error| StoreError::Unavailable {
+                action: ACTION,
+                cause: error.into(),
+            })
     }
 
     async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
         let data = serde_json::to_string(info).expect("what is known of a component serialises");
-        let row = Arc::new((info.digest.clone(), info.kind.to_string(), data, bytes.to_vec()));
+        let row = Arc::new((
+            info.digest.clone(),
+            info.kind.to_string(),
+            data,
+            bytes.to_vec(),
+        ));
         let action: Action = Box::new(move |conn| {
             let row = row.clone();
             Box::pin(async move {
@@ -635,7 +839,10 @@ impl Store for SqliteStore {
             .bind(digest)
             .fetch_optional(&mut *conn)
             .await
-            .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })?;
+            .map_err(|error| StoreError::Unavailable {
+                action: ACTION,
+                cause: error.into(),
+            })?;
         data.map(|data| plugin_info(&data)).transpose()
     }
 
@@ -646,7 +853,10 @@ impl Store for SqliteStore {
             .bind(digest)
             .fetch_optional(&mut *conn)
             .await
-            .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })
+            .map_err(|error| StoreError::Unavailable {
+                action: ACTION,
+                cause: error.into(),
+            })
     }
 
     async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError> {
@@ -655,7 +865,10 @@ impl Store for SqliteStore {
         let rows: Vec<String> = sqlx::query_scalar("SELECT data FROM plugin ORDER BY digest")
             .fetch_all(&mut *conn)
             .await
-            .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })?;
+            .map_err(|error| StoreError::Unavailable {
+                action: ACTION,
+                cause: error.into(),
+            })?;
         rows.iter().map(|data| plugin_info(data)).collect()
     }
 
@@ -671,8 +884,17 @@ impl Store for SqliteStore {
         Ok(self.run("delete a plugin", action).await? > 0)
     }
 
-    async fn alias_put(&self, kind: Kind, alias: &str, digest: Option<&str>) -> Result<(), StoreError> {
-        let row = (kind.to_string(), alias.to_owned(), digest.map(str::to_owned));
+    async fn alias_put(
+        &self,
+        kind: Kind,
+        alias: &str,
+        digest: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let row = (
+            kind.to_string(),
+            alias.to_owned(),
+            digest.map(str::to_owned),
+        );
         let action: Action = Box::new(move |conn| {
             let (kind, alias, digest) = row.clone();
             Box::pin(async move {
@@ -684,7 +906,9 @@ impl Store for SqliteStore {
                     .bind(kind)
                     .bind(alias)
                     .bind(digest),
-                    None => sqlx::query("DELETE FROM alias WHERE kind = ? AND alias = ?").bind(kind).bind(alias),
+                    None => sqlx::query("DELETE FROM alias WHERE kind = ? AND alias = ?")
+                        .bind(kind)
+                        .bind(alias),
                 };
                 Ok(query.execute(conn).await?.rows_affected())
             })
@@ -699,10 +923,16 @@ impl Store for SqliteStore {
             sqlx::query_as("SELECT kind, alias, digest FROM alias ORDER BY kind, alias")
                 .fetch_all(&mut *conn)
                 .await
-                .map_err(|error| StoreError::Unavailable { action: ACTION, cause: error.into() })?;
+                .map_err(|error| StoreError::Unavailable {
+                    action: ACTION,
+                    cause: error.into(),
+                })?;
         let known = |(kind, alias, digest): (String, String, String)| {
             let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
-            kinds.into_iter().find(|known| known.to_string() == kind).map(|kind| (kind, alias, digest))
+            kinds
+                .into_iter()
+                .find(|known| known.to_string() == kind)
+                .map(|kind| (kind, alias, digest))
         };
         Ok(rows.into_iter().filter_map(known).collect())
     }
@@ -710,13 +940,25 @@ impl Store for SqliteStore {
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         const ACTION: &str = "read open steps";
         let mut conn = self.reader(ACTION).await?;
-        let events = read::step_open(&mut conn).await.map_err(|error| error.during(ACTION))?;
+        let events = read::step_open(&mut conn)
+            .await
+            .map_err(|error| error.during(ACTION))?;
         let mut digests = HashSet::new();
         for event in events {
             if let EventBody::StepStarted(started) = event.body {
                 digests.insert(started.runner.digest.clone());
-                digests.extend(started.provider.iter().map(|provider| provider.digest.clone()));
-                digests.extend(started.toolboxes.iter().map(|toolbox| toolbox.digest.clone()));
+                digests.extend(
+                    started
+                        .provider
+                        .iter()
+                        .map(|provider| provider.digest.clone()),
+                );
+                digests.extend(
+                    started
+                        .toolboxes
+                        .iter()
+                        .map(|toolbox| toolbox.digest.clone()),
+                );
             }
         }
         Ok(digests)
@@ -724,10 +966,11 @@ impl Store for SqliteStore {
 }
 
 fn plugin_info(data: &str) -> Result<PluginInfo, StoreError> {
-    serde_json::from_str(data)
-        .map_err(|error| StoreError::Unavailable { action: "read a plugin", cause: error.into() })
+    serde_json::from_str(data).map_err(|error| StoreError::Unavailable {
+        action: "read a plugin",
+        cause: error.into(),
+    })
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -736,21 +979,42 @@ mod tests {
     async fn refused(machine: Machine) -> OpenError {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.db");
-        let refused = SqliteStore::open_on(&path, Options::default(), &machine).await.err().expect("refused");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made");
+        let refused = SqliteStore::open_on(&path, Options::default(), &machine)
+            .await
+            .err()
+            .expect("refused");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "nothing was made"
+        );
         refused
     }
 
     #[tokio::test]
     async fn store_4_a_network_file_system_is_refused() {
-        let refused = refused(Machine { network: |_| Ok(Some("NFS".into())), ..MACHINE }).await;
-        assert!(refused.to_string().contains("network file system (NFS)"), "{refused}");
+        let refused = refused(Machine {
+            network: |_| Ok(Some("NFS".into())),
+            ..MACHINE
+        })
+        .await;
+        assert!(
+            refused.to_string().contains("network file system (NFS)"),
+            "{refused}"
+        );
     }
 
     #[tokio::test]
     async fn store_4_an_old_library_is_refused() {
-        let refused = refused(Machine { sqlite: Some("3.51.2"), ..MACHINE }).await;
-        assert_eq!(refused.to_string(), "the SQLite library is 3.51.2; at least 3.51.3 is needed");
+        let refused = refused(Machine {
+            sqlite: Some("3.51.2"),
+            ..MACHINE
+        })
+        .await;
+        assert_eq!(
+            refused.to_string(),
+            "the SQLite library is 3.51.2; at least 3.51.3 is needed"
+        );
     }
 
     #[test]
@@ -763,10 +1027,18 @@ mod tests {
         let tail = |id| {
             let created = mainstay_test_support::build::create(id);
             let known = mainstay_core::commit::Known::default();
-            Arc::new(mainstay_core::commit::apply(None, &created, &known, 0).unwrap().tail)
+            Arc::new(
+                mainstay_core::commit::apply(None, &created, &known, 0)
+                    .unwrap()
+                    .tail,
+            )
         };
         let ids: Vec<SessionId> = (0..5).map(|_| SessionId::new()).collect();
-        let mut cache = Cache { tails: HashMap::new(), limit: 4, tick: 0 };
+        let mut cache = Cache {
+            tails: HashMap::new(),
+            limit: 4,
+            tick: 0,
+        };
         for id in &ids[..4] {
             cache.keep(HashMap::from([(*id, tail(*id))]));
         }

@@ -28,7 +28,10 @@ impl From<sqlx::Error> for ReadError {
 impl ReadError {
     pub(super) fn during(self, action: &'static str) -> StoreError {
         match self {
-            Self::Sql(error) => StoreError::Unavailable { action, cause: error.into() },
+            Self::Sql(error) => StoreError::Unavailable {
+                action,
+                cause: error.into(),
+            },
             Self::Damaged { session, cause } => StoreError::Damaged { session, cause },
         }
     }
@@ -37,12 +40,21 @@ impl ReadError {
 type Read<T> = Result<T, ReadError>;
 
 fn parse<T: DeserializeOwned>(session: SessionId, what: &str, text: &str) -> Read<T> {
-    serde_json::from_str(text)
-        .map_err(|error| ReadError::Damaged { session, cause: format!("{what}: {error}") })
+    serde_json::from_str(text).map_err(|error| ReadError::Damaged {
+        session,
+        cause: format!("{what}: {error}"),
+    })
 }
 
-fn id<T: std::str::FromStr<Err: std::fmt::Display>>(session: SessionId, what: &str, text: &str) -> Read<T> {
-    text.parse().map_err(|error| ReadError::Damaged { session, cause: format!("{what} {text:?}: {error}") })
+fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
+    session: SessionId,
+    what: &str,
+    text: &str,
+) -> Read<T> {
+    text.parse().map_err(|error| ReadError::Damaged {
+        session,
+        cause: format!("{what} {text:?}: {error}"),
+    })
 }
 
 fn session_id(text: &str) -> Read<SessionId> {
@@ -65,7 +77,17 @@ pub(super) fn json_ids<T: ToString>(ids: impl IntoIterator<Item = T>) -> String 
     serde_json::to_string(&ids).expect("strings serialise")
 }
 
-type EventRow = (String, i64, String, String, i64, i64, Option<String>, Option<String>, String);
+type EventRow = (
+    String,
+    i64,
+    String,
+    String,
+    i64,
+    i64,
+    Option<String>,
+    Option<String>,
+    String,
+);
 
 fn record(row: EventRow) -> Read<Record> {
     let (session, seq, event, kind, version, at, execution, recovery, data) = row;
@@ -78,7 +100,9 @@ fn record(row: EventRow) -> Read<Record> {
         kind,
         version: u32::try_from(version).unwrap_or(u32::MAX),
         at: unsigned(at),
-        execution: execution.map(|text| id(session, &what, &text)).transpose()?,
+        execution: execution
+            .map(|text| id(session, &what, &text))
+            .transpose()?,
         recovery: recovery.map(|text| id(session, &what, &text)).transpose()?,
         data: parse(session, &what, &data)?,
     })
@@ -106,7 +130,10 @@ pub(super) async fn event_page(
         .bind(limit)
         .fetch_all(conn)
         .await?;
-    Ok(Some((rows.into_iter().map(record).collect::<Read<_>>()?, unsigned(head))))
+    Ok(Some((
+        rows.into_iter().map(record).collect::<Read<_>>()?,
+        unsigned(head),
+    )))
 }
 
 // event_known: events that bear one of these ids.
@@ -118,18 +145,27 @@ pub(super) async fn event_known(
     conn: &mut SqliteConnection,
     ids: impl IntoIterator<Item = EventId>,
 ) -> Read<HashMap<EventId, Record>> {
-    let rows: Vec<EventRow> = sqlx::query_as(EVENT_KNOWN).bind(json_ids(ids)).fetch_all(conn).await?;
-    rows.into_iter().map(|row| record(row).map(|record| (record.id, record))).collect()
+    let rows: Vec<EventRow> = sqlx::query_as(EVENT_KNOWN)
+        .bind(json_ids(ids))
+        .fetch_all(conn)
+        .await?;
+    rows.into_iter()
+        .map(|row| record(row).map(|record| (record.id, record)))
+        .collect()
 }
 
 // input_known: inputs of these ids, whichever session holds them.
-const INPUT_KNOWN: &str = "SELECT session, data FROM input WHERE id IN (SELECT value FROM json_each(?))";
+const INPUT_KNOWN: &str =
+    "SELECT session, data FROM input WHERE id IN (SELECT value FROM json_each(?))";
 
 pub(super) async fn input_known(
     conn: &mut SqliteConnection,
     ids: impl IntoIterator<Item = InputId>,
 ) -> Read<HashMap<InputId, Input>> {
-    let rows: Vec<(String, String)> = sqlx::query_as(INPUT_KNOWN).bind(json_ids(ids)).fetch_all(conn).await?;
+    let rows: Vec<(String, String)> = sqlx::query_as(INPUT_KNOWN)
+        .bind(json_ids(ids))
+        .fetch_all(conn)
+        .await?;
     rows.into_iter()
         .map(|(session, data)| {
             let input: Input = parse(session_id(&session)?, "input", &data)?;
@@ -156,18 +192,26 @@ pub(super) async fn tails(
     sessions: &[SessionId],
 ) -> Result<HashMap<SessionId, Result<Tail, String>>, sqlx::Error> {
     let ids = json_ids(sessions);
-    let rows: Vec<(String, String, Option<String>)> =
-        sqlx::query_as(TAIL_SESSION).bind(&ids).fetch_all(&mut *conn).await?;
+    let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(TAIL_SESSION)
+        .bind(&ids)
+        .fetch_all(&mut *conn)
+        .await?;
     if rows.is_empty() {
         return Ok(HashMap::new());
     }
-    let input_rows: Vec<(String, String)> = sqlx::query_as(TAIL_INPUTS).bind(&ids).fetch_all(&mut *conn).await?;
+    let input_rows: Vec<(String, String)> = sqlx::query_as(TAIL_INPUTS)
+        .bind(&ids)
+        .fetch_all(&mut *conn)
+        .await?;
     let mut inputs: HashMap<String, Vec<String>> = HashMap::new();
     for (session, data) in input_rows {
         inputs.entry(session).or_default().push(data);
     }
     let mut steps: HashMap<String, Vec<EventRow>> = HashMap::new();
-    let step_rows: Vec<EventRow> = sqlx::query_as(TAIL_STEP).bind(&ids).fetch_all(&mut *conn).await?;
+    let step_rows: Vec<EventRow> = sqlx::query_as(TAIL_STEP)
+        .bind(&ids)
+        .fetch_all(&mut *conn)
+        .await?;
     for row in step_rows {
         steps.entry(row.0.clone()).or_default().push(row);
     }
@@ -176,21 +220,35 @@ pub(super) async fn tails(
     for (session, data, claim) in rows {
         let inputs = inputs.remove(&session).unwrap_or_default();
         let steps = steps.remove(&session).unwrap_or_default();
-        let Ok(session) = session.parse::<SessionId>() else { continue };
-        let tail = tail(session, &data, claim.as_deref(), &inputs, steps).map_err(|error| match error {
-            ReadError::Damaged { cause, .. } => cause,
-            ReadError::Sql(error) => error.to_string(),
-        });
+        let Ok(session) = session.parse::<SessionId>() else {
+            continue;
+        };
+        let tail =
+            tail(session, &data, claim.as_deref(), &inputs, steps).map_err(|error| match error {
+                ReadError::Damaged { cause, .. } => cause,
+                ReadError::Sql(error) => error.to_string(),
+            });
         tails.insert(session, tail);
     }
     Ok(tails)
 }
 
-fn tail(session: SessionId, data: &str, claim: Option<&str>, inputs: &[String], steps: Vec<EventRow>) -> Read<Tail> {
+fn tail(
+    session: SessionId,
+    data: &str,
+    claim: Option<&str>,
+    inputs: &[String],
+    steps: Vec<EventRow>,
+) -> Read<Tail> {
     let damaged = |cause| ReadError::Damaged { session, cause };
     let row: Session = parse(session, "session", data)?;
-    let claim: Option<Claim> = claim.map(|data| parse(session, "claim", data)).transpose()?;
-    let inputs = inputs.iter().map(|data| parse(session, "input", data)).collect::<Read<Vec<Input>>>()?;
+    let claim: Option<Claim> = claim
+        .map(|data| parse(session, "claim", data))
+        .transpose()?;
+    let inputs = inputs
+        .iter()
+        .map(|data| parse(session, "input", data))
+        .collect::<Read<Vec<Input>>>()?;
     let mut events: Vec<Event> = Vec::with_capacity(steps.len());
     for step in steps {
         match record(step)?.decode() {
@@ -227,31 +285,50 @@ pub(super) async fn item_page(
         .bind(limit)
         .fetch_all(conn)
         .await?;
-    rows.iter().map(|data| parse(session, "item", data)).collect()
+    rows.iter()
+        .map(|data| parse(session, "item", data))
+        .collect()
 }
 
 // item_measure
 const ITEM_MEASURE: &str = "
     SELECT count(*), coalesce(sum(bytes), 0) FROM item WHERE session = ? AND seq > ? AND seq <= ?";
 
-pub(super) async fn item_measure(conn: &mut SqliteConnection, session: SessionId, range: Range) -> Read<Size> {
+pub(super) async fn item_measure(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    range: Range,
+) -> Read<Size> {
     let (items, bytes): (i64, i64) = sqlx::query_as(ITEM_MEASURE)
         .bind(session.to_string())
         .bind(signed(range.after))
         .bind(signed(range.through))
         .fetch_one(conn)
         .await?;
-    Ok(Size { items: unsigned(items), bytes: unsigned(bytes) })
+    Ok(Size {
+        items: unsigned(items),
+        bytes: unsigned(bytes),
+    })
 }
 
 // input_list
 const INPUT_ALL: &str = "SELECT data FROM input WHERE session = ? ORDER BY seq";
-const INPUT_PENDING: &str = "SELECT data FROM input WHERE session = ? AND status = 'pending' ORDER BY seq";
+const INPUT_PENDING: &str =
+    "SELECT data FROM input WHERE session = ? AND status = 'pending' ORDER BY seq";
 
-pub(super) async fn input_list(conn: &mut SqliteConnection, session: SessionId, all: bool) -> Read<Vec<Input>> {
+pub(super) async fn input_list(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    all: bool,
+) -> Read<Vec<Input>> {
     let sql = if all { INPUT_ALL } else { INPUT_PENDING };
-    let rows: Vec<String> = sqlx::query_scalar(sql).bind(session.to_string()).fetch_all(conn).await?;
-    rows.iter().map(|data| parse(session, "input", data)).collect()
+    let rows: Vec<String> = sqlx::query_scalar(sql)
+        .bind(session.to_string())
+        .fetch_all(conn)
+        .await?;
+    rows.iter()
+        .map(|data| parse(session, "input", data))
+        .collect()
 }
 
 // session_list
@@ -267,9 +344,15 @@ pub(super) async fn session_list(
     before: Option<(Millis, SessionId)>,
     limit: u32,
 ) -> Read<Vec<Listed>> {
-    let (at, id) = before.map_or((i64::MAX, "~".into()), |(at, id)| (signed(at), id.to_string()));
-    let rows: Vec<(String, String, Option<String>, bool, i64)> =
-        sqlx::query_as(SESSION_LIST).bind(at).bind(id).bind(limit).fetch_all(conn).await?;
+    let (at, id) = before.map_or((i64::MAX, "~".into()), |(at, id)| {
+        (signed(at), id.to_string())
+    });
+    let rows: Vec<(String, String, Option<String>, bool, i64)> = sqlx::query_as(SESSION_LIST)
+        .bind(at)
+        .bind(id)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
     rows.into_iter()
         .map(|(id, data, claim, runnable, pending)| {
             let id = session_id(&id)?;
@@ -287,17 +370,29 @@ pub(super) async fn session_list(
 const CLAIM_EXPIRED: &str = "
     SELECT session, data FROM claim WHERE expires_at <= ? ORDER BY expires_at, session LIMIT ?";
 
-pub(super) async fn claim_expired(conn: &mut SqliteConnection, now: Millis, limit: u32) -> Read<Vec<Claim>> {
-    let rows: Vec<(String, String)> =
-        sqlx::query_as(CLAIM_EXPIRED).bind(signed(now)).bind(limit).fetch_all(conn).await?;
-    rows.iter().map(|(id, data)| parse(session_id(id)?, "claim", data)).collect()
+pub(super) async fn claim_expired(
+    conn: &mut SqliteConnection,
+    now: Millis,
+    limit: u32,
+) -> Read<Vec<Claim>> {
+    let rows: Vec<(String, String)> = sqlx::query_as(CLAIM_EXPIRED)
+        .bind(signed(now))
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter()
+        .map(|(id, data)| parse(session_id(id)?, "claim", data))
+        .collect()
 }
 
 // session_due
 const SESSION_DUE: &str = "SELECT id FROM session WHERE due ORDER BY updated_at, id LIMIT ?";
 
 pub(super) async fn session_due(conn: &mut SqliteConnection, limit: u32) -> Read<Vec<SessionId>> {
-    let rows: Vec<String> = sqlx::query_scalar(SESSION_DUE).bind(limit).fetch_all(conn).await?;
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_DUE)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
     rows.iter().map(|id| session_id(id)).collect()
 }
 
@@ -312,7 +407,10 @@ pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
     for row in rows {
         let record = record(row)?;
         let session = record.session;
-        events.push(record.decode().map_err(|error| ReadError::Damaged { session, cause: error.to_string() })?);
+        events.push(record.decode().map_err(|error| ReadError::Damaged {
+            session,
+            cause: error.to_string(),
+        })?);
     }
     Ok(events)
 }
@@ -320,32 +418,56 @@ pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
 /// Everything of a session, in the order of the log.
 pub(super) async fn dump(conn: &mut SqliteConnection, session: SessionId) -> Read<Dump> {
     let key = session.to_string();
-    let row: Option<(String, Option<String>)> =
-        sqlx::query_as("SELECT s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id WHERE s.id = ?")
-            .bind(&key)
-            .fetch_optional(&mut *conn)
-            .await?;
-    let Some((data, claim)) = row else { return Ok(Dump::default()) };
-    let events = event_page(conn, session, 0, u32::MAX).await?.map(|(events, _)| events).unwrap_or_default();
-    let all = Range { after: 0, through: u64::MAX };
+    let row: Option<(String, Option<String>)> = sqlx::query_as(
+        "SELECT s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id WHERE s.id = ?",
+    )
+    .bind(&key)
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some((data, claim)) = row else {
+        return Ok(Dump::default());
+    };
+    let events = event_page(conn, session, 0, u32::MAX)
+        .await?
+        .map(|(events, _)| events)
+        .unwrap_or_default();
+    let all = Range {
+        after: 0,
+        through: u64::MAX,
+    };
     let mut dump = Dump {
         events,
         session: Some(parse(session, "session", &data)?),
-        claim: claim.map(|data| parse(session, "claim", &data)).transpose()?,
+        claim: claim
+            .map(|data| parse(session, "claim", &data))
+            .transpose()?,
         items: item_page(conn, session, all, Order::OldestFirst, u32::MAX).await?,
         inputs: input_list(conn, session, true).await?,
         steps: step_rows(conn, session).await?,
         calls: Vec::new(),
         executions: execution_rows(conn, session).await?,
     };
-    let calls: Vec<String> =
-        sqlx::query_scalar("SELECT data FROM call WHERE session = ?").bind(&key).fetch_all(&mut *conn).await?;
-    dump.calls = calls.iter().map(|data| parse(session, "call", data)).collect::<Read<Vec<Call>>>()?;
-    dump.calls.sort_by(|a, b| (a.step, &a.id).cmp(&(b.step, &b.id)));
+    let calls: Vec<String> = sqlx::query_scalar("SELECT data FROM call WHERE session = ?")
+        .bind(&key)
+        .fetch_all(&mut *conn)
+        .await?;
+    dump.calls = calls
+        .iter()
+        .map(|data| parse(session, "call", data))
+        .collect::<Read<Vec<Call>>>()?;
+    dump.calls
+        .sort_by(|a, b| (a.step, &a.id).cmp(&(b.step, &b.id)));
     Ok(dump)
 }
 
-type StepColumns = (i64, i64, Option<i64>, String, Option<String>, Option<String>);
+type StepColumns = (
+    i64,
+    i64,
+    Option<i64>,
+    String,
+    Option<String>,
+    Option<String>,
+);
 
 async fn step_rows(conn: &mut SqliteConnection, session: SessionId) -> Read<Vec<StepRow>> {
     let rows: Vec<StepColumns> = sqlx::query_as(
@@ -363,14 +485,18 @@ async fn step_rows(conn: &mut SqliteConnection, session: SessionId) -> Read<Vec<
                 settled_at: settled_at.map(unsigned),
                 runner: parse(session, "step", &runner)?,
                 provider,
-                usage: usage.map(|usage| parse(session, "step", &usage)).transpose()?,
+                usage: usage
+                    .map(|usage| parse(session, "step", &usage))
+                    .transpose()?,
             })
         })
         .collect()
 }
 
+type ExecutionColumns = (String, String, i64, Option<i64>, Option<String>);
+
 async fn execution_rows(conn: &mut SqliteConnection, session: SessionId) -> Read<Vec<Execution>> {
-    let rows: Vec<(String, String, i64, Option<i64>, Option<String>)> = sqlx::query_as(
+    let rows: Vec<ExecutionColumns> = sqlx::query_as(
         "SELECT id, owner, started, ended, terminal FROM execution WHERE session = ? ORDER BY started, id",
     )
     .bind(session.to_string())

@@ -13,15 +13,38 @@ use sqlx::SqliteConnection;
 
 type Text = String;
 
+// Columns in the order of the statements below.
+type EventRow = (
+    Text,
+    u64,
+    Text,
+    Text,
+    u32,
+    u64,
+    Option<Text>,
+    Option<Text>,
+    Text,
+);
+type StepRow = (
+    Text,
+    u64,
+    u64,
+    Option<u64>,
+    Text,
+    Option<Text>,
+    Option<Text>,
+);
+type ExecutionRow = (Text, Text, Text, u64, Option<u64>, Option<Text>);
+
 /// What one transaction writes.
 #[derive(Default)]
 pub(super) struct Rows {
-    events: Vec<(Text, u64, Text, Text, u32, u64, Option<Text>, Option<Text>, Text)>,
+    events: Vec<EventRow>,
     inputs: Vec<(Text, Text, u64, &'static str, bool, Text)>,
     items: Vec<(Text, u64, u32, bool, u64, Text)>,
-    steps: Vec<(Text, u64, u64, Option<u64>, Text, Option<Text>, Option<Text>)>,
+    steps: Vec<StepRow>,
     calls: Vec<(Text, u64, Text, &'static str, Text)>,
-    executions: Vec<(Text, Text, Text, u64, Option<u64>, Option<Text>)>,
+    executions: Vec<ExecutionRow>,
     changed: HashSet<SessionId>,
 }
 
@@ -57,10 +80,24 @@ impl Rows {
                 InputStatus::Promoted => "promoted",
                 InputStatus::Cancelled => "cancelled",
             };
-            self.inputs.push((input.id.to_string(), key.clone(), input.seq, status, input.intent, json(input)));
+            self.inputs.push((
+                input.id.to_string(),
+                key.clone(),
+                input.seq,
+                status,
+                input.intent,
+                json(input),
+            ));
         }
         for (n, item) in numbered(&changes.items) {
-            self.items.push((key.clone(), item.seq, n, item.is_message(), item.text_bytes(), json(item)));
+            self.items.push((
+                key.clone(),
+                item.seq,
+                n,
+                item.is_message(),
+                item.text_bytes(),
+                json(item),
+            ));
         }
         for step in &changes.steps {
             self.steps.push((
@@ -80,7 +117,8 @@ impl Rows {
                 CallStatus::Started => "started",
                 CallStatus::Settled => "settled",
             };
-            self.calls.push((key.clone(), call.step, json(&call.id), status, json(call)));
+            self.calls
+                .push((key.clone(), call.step, json(&call.id), status, json(call)));
         }
         for execution in &changes.executions {
             self.executions.push((
@@ -146,12 +184,20 @@ impl Rows {
 fn numbered(items: &[Item]) -> impl Iterator<Item = (u32, &Item)> {
     let mut last = (0, 0);
     items.iter().map(move |item| {
-        last = if last.0 == item.seq { (item.seq, last.1 + 1) } else { (item.seq, 0) };
+        last = if last.0 == item.seq {
+            (item.seq, last.1 + 1)
+        } else {
+            (item.seq, 0)
+        };
         (last.1, item)
     })
 }
 
-async fn insert<T: Serialize>(conn: &mut SqliteConnection, sql: &'static str, rows: &[T]) -> Result<u64, sqlx::Error> {
+async fn insert<T: Serialize>(
+    conn: &mut SqliteConnection,
+    sql: &'static str,
+    rows: &[T],
+) -> Result<u64, sqlx::Error> {
     if rows.is_empty() {
         return Ok(0);
     }

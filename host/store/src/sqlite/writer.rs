@@ -2,6 +2,7 @@
 //! transaction: they share an fsync, and each is judged, and refused, on its own.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,8 +25,11 @@ const ACTION: &str = "commit";
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Statements that run in a transaction of their own, repeated as a whole where the file is busy.
-pub(super) type Action =
-    Box<dyn for<'c> Fn(&'c mut SqliteConnection) -> BoxFuture<'c, Result<u64, sqlx::Error>> + Send + Sync>;
+pub(super) type Action = Box<
+    dyn for<'c> Fn(&'c mut SqliteConnection) -> BoxFuture<'c, Result<u64, sqlx::Error>>
+        + Send
+        + Sync,
+>;
 
 /// What the writer is asked for.
 pub(super) enum Job {
@@ -37,7 +41,11 @@ pub(super) enum Job {
         reply: oneshot::Sender<Result<HashSet<ExecutionId>, StoreError>>,
     },
     Delete(SessionId, oneshot::Sender<Result<bool, StoreError>>),
-    Run { what: &'static str, action: Action, reply: oneshot::Sender<Result<u64, StoreError>> },
+    Run {
+        what: &'static str,
+        action: Action,
+        reply: oneshot::Sender<Result<u64, StoreError>>,
+    },
     Close(oneshot::Sender<()>),
 }
 
@@ -58,7 +66,12 @@ impl Writer {
     pub(super) async fn run(mut self) {
         let mut batch = Vec::new();
         let mut group: Vec<Waiting> = Vec::new();
-        while self.jobs.recv_many(&mut batch, self.options.group.max(1)).await > 0 {
+        while self
+            .jobs
+            .recv_many(&mut batch, self.options.group.max(1))
+            .await
+            > 0
+        {
             for job in batch.drain(..) {
                 if let Job::Commit(commit, reply) = job {
                     group.push((commit, reply));
@@ -67,13 +80,22 @@ impl Writer {
                 self.group(std::mem::take(&mut group)).await;
                 match job {
                     Job::Commit(..) => unreachable!("handled above"),
-                    Job::Renew { owner, executions, lease_ms, reply } => {
+                    Job::Renew {
+                        owner,
+                        executions,
+                        lease_ms,
+                        reply,
+                    } => {
                         let _ = reply.send(self.renew(owner, &executions, lease_ms).await);
                     }
                     Job::Delete(session, reply) => {
                         let _ = reply.send(self.delete(session).await);
                     }
-                    Job::Run { what, action, reply } => {
+                    Job::Run {
+                        what,
+                        action,
+                        reply,
+                    } => {
                         let done = self.transaction(&action).await;
                         let _ = reply.send(done.map_err(|error| unavailable(what, error)));
                     }
@@ -117,7 +139,10 @@ impl Writer {
                 for reply in replies {
                     let _ = reply.send(Err(match &answer {
                         StoreError::Refused(refused) => refused.clone().into(),
-                        other => StoreError::Unavailable { action: ACTION, cause: chain(other).into() },
+                        other => StoreError::Unavailable {
+                            action: ACTION,
+                            cause: chain(other).into(),
+                        },
                     }));
                 }
             }
@@ -125,7 +150,10 @@ impl Writer {
                 tracing::error!(%error, "the disk failed a group of commits");
                 let error = Arc::new(error);
                 for reply in replies {
-                    let _ = reply.send(Err(StoreError::Unavailable { action: ACTION, cause: error.clone().into() }));
+                    let _ = reply.send(Err(StoreError::Unavailable {
+                        action: ACTION,
+                        cause: error.clone().into(),
+                    }));
                 }
             }
         }
@@ -152,11 +180,17 @@ impl Writer {
     /// The first event of a commit whose id is held.
     async fn clash(&mut self, commit: &Commit) -> Result<Option<(EventId, u64)>, ReadError> {
         let now = self.shared.now();
-        let Some(Ok(tail)) = read::tails(&mut self.conn, &[commit.session]).await?.remove(&commit.session) else {
+        let Some(Ok(tail)) = read::tails(&mut self.conn, &[commit.session])
+            .await?
+            .remove(&commit.session)
+        else {
             return Ok(None);
         };
-        let Ok(applied) = commit::apply(Some(&tail), commit, &Known::default(), now) else { return Ok(None) };
-        let held = read::event_known(&mut self.conn, applied.events.iter().map(|event| event.id)).await?;
+        let Ok(applied) = commit::apply(Some(&tail), commit, &Known::default(), now) else {
+            return Ok(None);
+        };
+        let held =
+            read::event_known(&mut self.conn, applied.events.iter().map(|event| event.id)).await?;
         let mut own = HashMap::new();
         for event in &applied.events {
             if let Some(held) = held.get(&event.id) {
@@ -176,7 +210,9 @@ impl Writer {
             let done = self.attempt(commits).await;
             if let Err(error) = &done {
                 // After a failed COMMIT nobody knows what is stored.
-                self.shared.cache().forget(commits.iter().map(|commit| commit.session));
+                self.shared
+                    .cache()
+                    .forget(commits.iter().map(|commit| commit.session));
                 if is_busy(error) && Instant::now() < deadline {
                     self.shared.busy.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(BUSY_PAUSE).await;
@@ -191,13 +227,18 @@ impl Writer {
         let mut tx = self.conn.begin_with("BEGIN IMMEDIATE").await?;
         let mut judge = Judge::load(&mut tx, &self.shared, commits).await?;
         let now = self.shared.now();
-        let answers: Vec<Answer> = commits.iter().map(|commit| judge.judge(commit, now)).collect();
+        let answers: Vec<Answer> = commits
+            .iter()
+            .map(|commit| judge.judge(commit, now))
+            .collect();
         if !judge.rows.is_empty() {
             let bytes = judge.rows.write(&mut tx, &judge.tails).await?;
             tx.commit().await?;
             self.unchecked += bytes + u64::from(super::PAGE_BYTES) * 8;
             let stored = answers.iter().flatten();
-            let (count, events) = stored.fold((0, 0), |(n, events), one| (n + 1, events + one.events.len() as u64));
+            let (count, events) = stored.fold((0, 0), |(n, events), one| {
+                (n + 1, events + one.events.len() as u64)
+            });
             self.shared.groups.fetch_add(1, Ordering::Relaxed);
             self.shared.commits.fetch_add(count, Ordering::Relaxed);
             self.shared.events.fetch_add(events, Ordering::Relaxed);
@@ -215,7 +256,10 @@ impl Writer {
         lease_ms: u64,
     ) -> Result<HashSet<ExecutionId>, StoreError> {
         const WHAT: &str = "renew claims";
-        let named = executions.iter().filter(|fence| fence.owner == owner).map(|fence| fence.execution);
+        let named = executions
+            .iter()
+            .filter(|fence| fence.owner == owner)
+            .map(|fence| fence.execution);
         let named = read::json_ids(named);
         let deadline = Instant::now() + self.options.busy_patience;
         let (rows, until) = loop {
@@ -259,7 +303,10 @@ impl Writer {
                 for sql in SESSION_DROP {
                     sqlx::query(*sql).bind(&key).execute(&mut *conn).await?;
                 }
-                let done = sqlx::query("DELETE FROM session WHERE id = ?").bind(&key).execute(conn).await?;
+                let done = sqlx::query("DELETE FROM session WHERE id = ?")
+                    .bind(&key)
+                    .execute(conn)
+                    .await?;
                 Ok(done.rows_affected())
             })
         });
@@ -327,7 +374,11 @@ struct Judge {
 }
 
 impl Judge {
-    async fn load(conn: &mut SqliteConnection, shared: &Shared, commits: &[Commit]) -> Result<Self, sqlx::Error> {
+    async fn load(
+        conn: &mut SqliteConnection,
+        shared: &Shared,
+        commits: &[Commit],
+    ) -> Result<Self, sqlx::Error> {
         let mut judge = Self {
             tails: HashMap::new(),
             damaged: HashMap::new(),
@@ -368,7 +419,10 @@ impl Judge {
     fn judge(&mut self, commit: &Commit, now: u64) -> Answer {
         let session = commit.session;
         if let Some(cause) = self.damaged.get(&session) {
-            return Err(StoreError::Damaged { session, cause: cause.clone() });
+            return Err(StoreError::Damaged {
+                session,
+                cause: cause.clone(),
+            });
         }
         let mut seen = HashSet::new();
         let ids = commit.event_ids().into_iter().filter(|id| seen.insert(*id));
@@ -377,12 +431,35 @@ impl Judge {
             events: ids.filter_map(|id| self.events.get(&id).cloned()).collect(),
         };
         let before = self.tails.get(&session);
-        let Applied { events, tail, changes, reply } = commit::apply(before.map(Arc::as_ref), commit, &known, now)?;
+        // It is pure: a bug that one commit runs into takes nothing with it, least of all the writer.
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            commit::apply(before.map(Arc::as_ref), commit, &known, now)
+        }));
+        let Ok(judged) = judged else {
+            let cause = "judging it panicked; this is a bug".into();
+            return Err(StoreError::Unavailable {
+                action: ACTION,
+                cause,
+            });
+        };
+        let Applied {
+            events,
+            tail,
+            changes,
+            reply,
+        } = judged?;
 
-        let records: Vec<Record> = events.iter().map(mainstay_core::event::Event::encode).collect();
+        let records: Vec<Record> = events
+            .iter()
+            .map(mainstay_core::event::Event::encode)
+            .collect();
         let mut new = HashMap::new();
         for record in &records {
-            let held = self.events.get(&record.id).map(|held| held.seq).or_else(|| new.insert(record.id, record.seq));
+            let held = self
+                .events
+                .get(&record.id)
+                .map(|held| held.seq)
+                .or_else(|| new.insert(record.id, record.seq));
             if let Some(seq) = held {
                 return Err(Refused::EventConflict { id: record.id, seq }.into());
             }
@@ -390,15 +467,28 @@ impl Judge {
         let same_claim = before.is_some_and(|before| before.claim == tail.claim);
         if records.is_empty() && same_claim && changes == mainstay_core::tail::Changes::default() {
             let tail = before.cloned().unwrap_or_else(|| Arc::new(tail));
-            return Ok(Committed { events, tail, reply });
+            return Ok(Committed {
+                events,
+                tail,
+                reply,
+            });
         }
         self.rows.add(session, &records, &changes);
-        self.events.extend(records.into_iter().map(|record| (record.id, record)));
-        self.inputs.extend(changes.inputs.into_iter().map(|input| (input.id, input)));
+        self.events
+            .extend(records.into_iter().map(|record| (record.id, record)));
+        self.inputs
+            .extend(changes.inputs.into_iter().map(|input| (input.id, input)));
         let tail = Arc::new(tail);
         self.tails.insert(session, tail.clone());
-        debug_assert!(!matches!(reply, Reply::Duplicate { .. }), "a duplicate writes nothing");
-        Ok(Committed { events, tail, reply })
+        debug_assert!(
+            !matches!(reply, Reply::Duplicate { .. }),
+            "a duplicate writes nothing"
+        );
+        Ok(Committed {
+            events,
+            tail,
+            reply,
+        })
     }
 }
 
@@ -413,7 +503,10 @@ fn sql<T>(read: Result<T, ReadError>) -> Result<T, sqlx::Error> {
 }
 
 fn unavailable(action: &'static str, error: sqlx::Error) -> StoreError {
-    StoreError::Unavailable { action, cause: error.into() }
+    StoreError::Unavailable {
+        action,
+        cause: error.into(),
+    }
 }
 
 /// An error and its causes in one line.

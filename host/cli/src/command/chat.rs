@@ -1,0 +1,144 @@
+//! `mainstay chat`: a session, line by line.
+
+use std::io::IsTerminal as _;
+
+use mainstay_core::event::Delivery;
+use mainstay_core::id::SessionId;
+use mainstay_core::tail::Status;
+use owo_colors::OwoColorize as _;
+use tokio::sync::mpsc;
+
+use crate::access::{self, Context};
+use crate::args::Chat;
+use crate::choice::{self, Opened};
+use crate::client::{Client, Follow, Told};
+use crate::error::{Error, Result};
+use crate::follow::{Show, to_the_end};
+use crate::printer::brief;
+use crate::show;
+use crate::signals::Signals;
+
+/// Items of the history that are shown at the start.
+const HISTORY: u32 = 50;
+
+pub(crate) async fn chat(context: &Context, args: Chat) -> Result<()> {
+    let mut opened = choice::open(context, &args.choice, None).await?;
+    let host = opened.host.take();
+    let done = talk(context, &opened).await;
+    if let Some(host) = host {
+        // What still runs goes on at the next start.
+        host.shutdown(std::future::pending()).await;
+    }
+    done
+}
+
+async fn talk(context: &Context, opened: &Opened) -> Result<()> {
+    let Opened { client, session, after, existed, .. } = opened;
+    let id = session.id;
+    let printer = &context.printer;
+    printer.dim(format!("session {id}; Ctrl-C stops what runs, Ctrl-D leaves"));
+    if *existed && !printer.json {
+        let mut items = client.newest(id, HISTORY).await?;
+        items.reverse();
+        for item in items.iter().filter(|item| item.seq <= *after) {
+            for line in show::item(item) {
+                printer.line(line)?;
+            }
+        }
+    }
+    let mut follow = client.follow(id, *after).await?;
+    let mut show = Show::new(context, *after);
+    let mut lines = lines();
+    let mut signals = Signals::listen()?;
+    let terminal = std::io::stdin().is_terminal();
+    loop {
+        tokio::select! {
+            told = follow.next() => match told? {
+                Some(told) => {
+                    let ended = matches!(&told, Told::Event(record) if record.kind == "turn.ended");
+                    show.told(told)?;
+                    if ended {
+                        answered(context, client, &mut show, id).await?;
+                    }
+                }
+                None => return Err(access::unknown(id)),
+            },
+            line = lines.recv() => match line.as_deref().map(str::trim) {
+                Some("") => {}
+                Some("/quit" | "/exit") => break,
+                Some("/stop") => drop(client.interrupt(id).await?),
+                Some(line) => send(context, client, id, line).await?,
+                None if terminal => break,
+                // The lines came from a file: their answers are still wanted.
+                None => {
+                    return finish(context, client, &mut follow, &mut show, id).await;
+                }
+            },
+            () = signals.next() => {
+                if !client.interrupt(id).await?.was_busy {
+                    break;
+                }
+                printer.note("stopping".yellow());
+            }
+        }
+    }
+    printer.end_line()?;
+    printer.dim(format!("the session stays as it is; go on with `mainstay chat --session {id}`"));
+    Ok(())
+}
+
+async fn send(context: &Context, client: &Client, id: SessionId, line: &str) -> Result<()> {
+    // A line that is typed while the agent works is for what it works on.
+    let running = matches!(client.session(id).await?.status, Status::Running | Status::Recovering);
+    let delivery = if running { Delivery::Steer } else { Delivery::Queue };
+    let admitted = client.prompt(id, line, delivery).await?;
+    if let Some(held) = admitted.held {
+        context.printer.note(format!("kept, but not run: {held}").yellow());
+    } else if running {
+        context.printer.dim("  (enters at the next step)");
+    }
+    Ok(())
+}
+
+/// A turn is over: its answer, where it was not shown live, and why it failed.
+async fn answered(context: &Context, client: &Client, show: &mut Show<'_>, id: SessionId) -> Result<()> {
+    let printer = &context.printer;
+    if let Some(mainstay_core::event::TurnOutcome::Failed { error }) = show.outcome.take() {
+        printer.note(format!("{} {}", "the turn failed:".red(), brief(&error, 400)));
+    } else if !printer.live && !printer.json {
+        let answer = show::answer(&client.newest(id, 20).await?);
+        printer.text(&answer)?;
+        printer.end_line()?;
+    }
+    Ok(())
+}
+
+async fn finish(
+    context: &Context,
+    client: &Client,
+    follow: &mut Follow,
+    show: &mut Show<'_>,
+    id: SessionId,
+) -> Result<()> {
+    let before = show.seen;
+    let session = to_the_end(client, follow, show, id).await?;
+    show.end(&session)?;
+    if show.seen > before && show.outcome.is_some() {
+        answered(context, client, show, id).await?;
+    }
+    Ok(())
+}
+
+/// Lines of stdin, read on a thread of its own: a read cannot be cut short.
+fn lines() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            let Ok(line) = line.map_err(|error| Error::failed("cannot read stdin").because(&error)) else { return };
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

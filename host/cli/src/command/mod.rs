@@ -1,0 +1,26 @@
+//! One file per command.
+
+mod chat;
+mod completions;
+mod demo;
+mod plugin;
+mod run;
+mod serve;
+mod session;
+
+use crate::access::Context;
+use crate::args::Command;
+use crate::error::Result;
+
+/// Does what the command line asks for.
+pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<()> {
+    match command {
+        Command::Demo => demo::demo(context).await,
+        Command::Run(args) => run::run(context, args).await,
+        Command::Chat(args) => chat::chat(context, args).await,
+        Command::Serve(args) => serve::serve(context, args).await,
+        Command::Session(args) => session::session(context, args).await,
+        Command::Plugin(args) => plugin::plugin(context, args).await,
+        Command::Completions { shell } => completions::completions(context, shell),
+    }
+}

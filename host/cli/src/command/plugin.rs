@@ -1,0 +1,186 @@
+//! `mainstay plugin`: look at plugins and change them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainstay_core::plugin::{HostPattern, PluginInfo, Scheme, Workspace};
+use mainstay_core::port::Store;
+use mainstay_server::PluginAdmin as _;
+use mainstay_server::wire::Plugin as View;
+use mainstay_store::{Options, SqliteStore};
+use owo_colors::OwoColorize as _;
+
+use crate::access::{Context, Way};
+use crate::args::Plugin;
+use crate::client::Client;
+use crate::error::{Code, Error, Result};
+use crate::plugins::{self, Plugins};
+use crate::printer::{brief, tame};
+
+/// Who answers for the plugins.
+enum Admin {
+    Server(Client),
+    Local(Box<Plugins>, Arc<SqliteStore>),
+}
+
+pub(crate) async fn plugin(context: &Context, args: Plugin) -> Result<()> {
+    if let Plugin::Inspect { plugin } = &args
+        && Path::new(plugin).is_file()
+    {
+        // A file is looked at without a store.
+        let info = plugins::inspect(read(Path::new(plugin))?).await?;
+        return show(context, &View { info, aliases: Vec::new() });
+    }
+    let admin = match context.way().await? {
+        Way::Server(client) => Admin::Server(client),
+        Way::File(paths) => {
+            paths.create()?;
+            let store = Arc::new(SqliteStore::open(&paths.store, Options::default()).await?);
+            let plugins = Plugins::new(&paths, &context.config()?, Arc::clone(&store) as Arc<dyn Store>)?;
+            plugins.install_shipped().await?;
+            Admin::Local(Box::new(plugins), store)
+        }
+    };
+    let done = act(context, &admin, args).await;
+    if let Admin::Local(_, store) = admin {
+        store.close().await;
+    }
+    done
+}
+
+async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
+    let printer = &context.printer;
+    match args {
+        Plugin::List => {
+            for plugin in all(admin).await? {
+                if printer.json {
+                    printer.value(&plugin)?;
+                } else {
+                    printer.line(line(&plugin))?;
+                }
+            }
+        }
+        Plugin::Inspect { plugin: name } => {
+            let found = all(admin).await?.into_iter().find(|plugin| {
+                plugin.aliases.contains(&name) || (name.len() >= 8 && plugin.info.digest.starts_with(&name))
+            });
+            let found = found.ok_or_else(|| {
+                Error::new(Code::NotFound, format!("`{name}` is neither a file nor an installed plugin"))
+                    .hint("list the plugins with `mainstay plugin list`")
+            })?;
+            show(context, &found)?;
+        }
+        Plugin::Install { file, alias } => {
+            let bytes = read(&file)?;
+            printer.dim("checking and compiling …");
+            let plugin = match admin {
+                Admin::Server(client) => client.install(bytes, alias.as_deref()).await?,
+                Admin::Local(plugins, _) => plugins.install(bytes, alias).await?,
+            };
+            if printer.json {
+                printer.value(&plugin)?;
+            } else {
+                let names = plugin.aliases.join(", ");
+                printer.note(format!("installed {} {} {} as {names}", plugin.info.kind, plugin.info.name, plugin.info.version));
+            }
+        }
+        Plugin::Remove { kind, alias } => {
+            match admin {
+                Admin::Server(client) => client.remove(kind, &alias).await?,
+                Admin::Local(plugins, _) => plugins.remove(kind, &alias).await?,
+            }
+            if printer.json {
+                printer.value(&serde_json::json!({ "removed": { "kind": kind, "alias": alias } }))?;
+            } else {
+                printer.note(format!("removed the name `{}`", tame(&alias)));
+            }
+        }
+        Plugin::Alias { kind, alias, digest } => {
+            let plugin = match admin {
+                Admin::Server(client) => client.alias(kind, &alias, &digest).await?,
+                Admin::Local(plugins, _) => plugins.alias(kind, &alias, &digest).await?,
+            };
+            if printer.json {
+                printer.value(&plugin)?;
+            } else {
+                printer.note(format!("`{}` is now {} {}", tame(&alias), plugin.info.name, plugin.info.version));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn all(admin: &Admin) -> Result<Vec<View>> {
+    Ok(match admin {
+        Admin::Server(client) => client.plugins().await?,
+        Admin::Local(plugins, _) => plugins.list().await?,
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file)
+        .map_err(|error| Error::new(Code::NotFound, format!("cannot read {}", file.display())).because(&error))
+}
+
+fn line(plugin: &View) -> String {
+    let info = &plugin.info;
+    let names = if plugin.aliases.is_empty() { "-".to_owned() } else { plugin.aliases.join(",") };
+    let kind = info.kind.to_string();
+    format!("{kind:<9} {names:<16} {:<20} {:<8} {}  {}", info.name, info.version, &info.digest[..12], brief(&info.summary, 60))
+}
+
+fn show(context: &Context, plugin: &View) -> Result<()> {
+    let printer = &context.printer;
+    if printer.json {
+        printer.value(plugin)?;
+        return Ok(());
+    }
+    let PluginInfo { digest, kind, name, version, summary, wit, size, .. } = &plugin.info;
+    printer.line(format!("{} {} {version}", kind, tame(name).bold()))?;
+    printer.line(format!("  {}", tame(summary)))?;
+    printer.line(format!("digest    {digest}"))?;
+    printer.line(format!("built for mainstay:plugin@{wit}, {} KiB", size / 1024))?;
+    if !plugin.aliases.is_empty() {
+        printer.line(format!("names     {}", plugin.aliases.join(", ")))?;
+    }
+    printer.line(format!("asks for  {}", asks(&plugin.info).join("\n          ")))?;
+    for model in &plugin.info.models {
+        printer.line(format!("model     {}", tame(&model.id)))?;
+    }
+    for tool in &plugin.info.tools {
+        let effect = format!("{:?}", tool.effect).to_lowercase();
+        printer.line(format!("tool      {} ({effect}): {}", tool.definition.name, brief(&tool.definition.description, 80)))?;
+    }
+    Ok(())
+}
+
+/// What a plugin wants that an operator has to grant.
+fn asks(info: &PluginInfo) -> Vec<String> {
+    let host = |host: &HostPattern| match host {
+        HostPattern::Name(name) => name.clone(),
+        HostPattern::Subdomains(name) => format!("*.{name}"),
+        HostPattern::BaseUrl => "its base URL".into(),
+        HostPattern::Any => "any host".into(),
+    };
+    let mut asks = Vec::new();
+    for rule in &info.http {
+        let methods = if rule.methods.is_empty() { "any method".into() } else { rule.methods.join("/") };
+        let scheme = if rule.scheme == Scheme::Https { "https" } else { "http" };
+        let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
+        asks.push(format!("{scheme}, {methods} to {}{port}{}", host(&rule.host), rule.path_prefix));
+    }
+    for secret in &info.secrets {
+        let hosts: Vec<String> = secret.hosts.iter().map(host).collect();
+        let must = if secret.required { "" } else { ", if there is one" };
+        asks.push(format!("secret `{}` for {}{must}: {}", secret.name, hosts.join(", "), brief(&secret.purpose, 80)));
+    }
+    match info.workspace {
+        Workspace::None => {}
+        Workspace::Read => asks.push("reading the session's workspace".into()),
+        Workspace::ReadWrite => asks.push("reading and writing the session's workspace".into()),
+    }
+    if asks.is_empty() {
+        asks.push("nothing".into());
+    }
+    asks
+}

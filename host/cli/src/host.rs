@@ -1,0 +1,123 @@
+//! This process as the owner of a store: the node, its plugins, and the server that answers for it.
+//! Commands that run sessions start one and are its first client, so that there is one way to do
+//! things, and other commands find it meanwhile.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_core::config::SharedConfig;
+use mainstay_core::id::OwnerId;
+use mainstay_core::node::{Node, Ports};
+use mainstay_core::port::{Store, SystemClock};
+use mainstay_server::{Options, ServerState, serve};
+use mainstay_store::SqliteStore;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Loaded;
+use crate::error::{Code, Error, Result};
+use crate::paths::Paths;
+use crate::plugins::Plugins;
+
+/// How the server is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Listen {
+    pub(crate) address: SocketAddr,
+    pub(crate) token: Option<String>,
+    pub(crate) hosts: Vec<String>,
+}
+
+impl Listen {
+    /// For this process and commands on this machine.
+    pub(crate) fn local(token: Option<String>) -> Self {
+        Self { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), token, hosts: Vec::new() }
+    }
+}
+
+/// A store that runs.
+pub(crate) struct Host {
+    /// Where clients on this machine find the server.
+    pub(crate) address: String,
+    node: Arc<Node>,
+    store: Arc<SqliteStore>,
+    server: JoinHandle<std::io::Result<()>>,
+    stop: CancellationToken,
+}
+
+/// How long answers under way may take once everything stops.
+const CLOSING: Duration = Duration::from_secs(2);
+
+impl Host {
+    /// Opens the store, starts its node and serves it.
+    pub(crate) async fn start(paths: &Paths, loaded: Loaded, listen: Listen) -> Result<Self> {
+        if !listen.address.ip().is_loopback() && listen.token.is_none() {
+            return Err(Error::new(
+                Code::Config,
+                format!("{} can be reached from other machines, so a token is needed", listen.address),
+            )
+            .hint("give one with `--token` or MAINSTAY_TOKEN, or listen on 127.0.0.1"));
+        }
+        paths.create()?;
+        let listener = TcpListener::bind(listen.address).await.map_err(|error| {
+            Error::new(Code::Unavailable, format!("cannot listen on {}", listen.address))
+                .because(&error)
+                .hint("name another address with `--listen`, or port 0 for a free one")
+        })?;
+        let bound = listener.local_addr().map_err(|error| Error::failed("cannot tell the address").because(&error))?;
+
+        let clock = Arc::new(SystemClock::default());
+        let owner = OwnerId::new();
+        let options = mainstay_store::Options { clock: clock.clone(), owner, ..mainstay_store::Options::default() };
+        let store = Arc::new(SqliteStore::open(&paths.store, options).await?);
+        let plugins = Plugins::new(paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
+        plugins.install_shipped().await?;
+
+        let ports = Ports { store: Arc::clone(&store) as Arc<dyn Store>, plugins: plugins.port(), clock };
+        let config = Arc::new(SharedConfig::new(loaded.config));
+        let node = Node::start(ports, loaded.settings, config);
+
+        let mut hosts = listen.hosts;
+        if !bound.ip().is_unspecified() {
+            hosts.push(bound.ip().to_string());
+        }
+        let options =
+            Options { token: listen.token, hosts, any_address: bound.ip().is_unspecified(), ..Options::default() };
+        let state = ServerState::new(Arc::clone(&node), Arc::new(plugins), options);
+        let stop = CancellationToken::new();
+        let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
+
+        let near = match bound.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let address = format!("http://{}", SocketAddr::new(near, bound.port()));
+        store.publish_address(Some(address.clone())).map_err(|error| {
+            Error::new(Code::Unavailable, "cannot write the lock file of the store").because(&error)
+        })?;
+        Ok(Self { address, node, store, server, stop })
+    }
+
+    /// Stops: what runs is interrupted as a shutdown, so that the next start goes on with it at once.
+    /// A signal meanwhile cuts the grace of steps in flight short.
+    pub(crate) async fn shutdown(self, hurry: impl Future<Output = ()>) {
+        self.stop.cancel();
+        let mut shutdown = std::pin::pin!(self.node.shutdown());
+        tokio::select! {
+            () = &mut shutdown => {}
+            () = hurry => {
+                self.node.shutdown_now();
+                shutdown.await;
+            }
+        }
+        let mut server = self.server;
+        if tokio::time::timeout(CLOSING, &mut server).await.is_err() {
+            server.abort();
+        }
+        // The lock is given up with the store, so a stale address misleads nobody.
+        let _ = self.store.publish_address(None);
+        self.store.close().await;
+    }
+}

@@ -1,0 +1,663 @@
+//! The only way out: one HTTP client, which sends what a manifest asks for *and* the operator grants.
+//!
+//! In order, for every request and every redirect: the address is judged by its text, then secrets are
+//! looked up, and only then is a name resolved, to addresses that are judged too. Values of secrets
+//! are put in here and taken out of all that comes back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mainstay_core::plugin::{
+    BodyStream, Chunk, EgressError, HeaderValue, HttpAnswer, HttpRequest, Kind, PluginInfo,
+    ProviderConfig, ResponseHead, Workspace,
+};
+use mainstay_core::{BoxError, chain};
+use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::{Method, redirect};
+use url::{Host, Url};
+
+mod address;
+mod grants;
+mod redact;
+
+pub use address::{Resolver, SystemResolver};
+pub use grants::{GrantRule, Grants, SecretSource};
+pub use redact::{MASK, Redactor, Stream};
+
+use address::{Guarded, PrivateAddress, is_public};
+use grants::Wanted;
+
+/// Bytes of media that a request refers to.
+#[async_trait]
+pub trait MediaSource: Send + Sync + 'static {
+    /// `None` where there is none of this digest.
+    async fn get(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError>;
+}
+
+/// Sizes and times of exchanges. Those of a provider's answer (first byte, idle, total) are core's.
+#[derive(Clone, Copy, Debug)]
+pub struct EgressLimits {
+    pub connect: Duration,
+    /// Bytes of one request's body, media included.
+    pub request_bytes: usize,
+    /// Bytes of one provider's answer.
+    pub answer_bytes: usize,
+    /// One `fetch` of a toolbox, redirects included.
+    pub fetch: Duration,
+    /// Bytes of what one `fetch` brings.
+    pub fetch_bytes: usize,
+    /// Redirects of one `fetch`.
+    pub redirects: usize,
+}
+
+impl Default for EgressLimits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            request_bytes: 64 << 20,
+            answer_bytes: 64 << 20,
+            fetch: Duration::from_secs(60),
+            fetch_bytes: 8 << 20,
+            redirects: 10,
+        }
+    }
+}
+
+/// Whoever sends.
+pub(crate) struct Sender<'a> {
+    pub(crate) info: &'a PluginInfo,
+    pub(crate) alias: &'a str,
+    /// A provider's configured address.
+    pub(crate) base: Option<Url>,
+}
+
+impl<'a> Sender<'a> {
+    /// # Errors
+    /// The configured address is none.
+    pub(crate) fn provider(
+        info: &'a PluginInfo,
+        alias: &'a str,
+        config: &ProviderConfig,
+    ) -> Result<Self, EgressError> {
+        let base = config
+            .base_url
+            .as_deref()
+            .map(Url::parse)
+            .transpose()
+            .map_err(|cause| {
+                EgressError::Invalid(format!("`base_url` of provider `{alias}`: {cause}"))
+            })?;
+        Ok(Self { info, alias, base })
+    }
+
+    pub(crate) fn toolbox(info: &'a PluginInfo, alias: &'a str) -> Self {
+        Self {
+            info,
+            alias,
+            base: None,
+        }
+    }
+}
+
+/// The client, what is granted, and what is secret.
+pub struct Egress {
+    /// Replaced at run time; the next request or call goes by what is here then.
+    grants: RwLock<HashMap<(Kind, String), Arc<Grants>>>,
+    redactor: Redactor,
+    media: Arc<dyn MediaSource>,
+    limits: EgressLimits,
+    /// Connects to public addresses alone.
+    public: reqwest::Client,
+    /// Connects to any. Apart from the other, so that no connection is shared.
+    private: reqwest::Client,
+}
+
+impl Egress {
+    /// # Errors
+    /// The system's certificates cannot be used.
+    pub fn new(
+        resolver: Arc<dyn Resolver>,
+        media: Arc<dyn MediaSource>,
+        redactor: Redactor,
+        limits: EgressLimits,
+    ) -> Result<Self, BoxError> {
+        // Fails only where the process has a provider already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = |private| {
+            reqwest::Client::builder()
+                .dns_resolver(Arc::new(Guarded {
+                    resolver: Arc::clone(&resolver),
+                    private,
+                }))
+                .no_proxy()
+                .redirect(redirect::Policy::none())
+                .referer(false)
+                .connect_timeout(limits.connect)
+                .build()
+        };
+        Ok(Self {
+            grants: RwLock::default(),
+            redactor,
+            media,
+            limits,
+            public: client(false)?,
+            private: client(true)?,
+        })
+    }
+
+    /// What takes secrets out of text. Learns each value before it is first used.
+    #[must_use]
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    /// From now on this is what `alias` is granted, and nothing else.
+    pub fn grant(&self, kind: Kind, alias: &str, grants: Grants) {
+        for source in grants.secrets.values() {
+            if let SecretSource::Value(value) = source {
+                self.redactor.learn(value);
+            }
+        }
+        self.grants
+            .write()
+            .expect("no panic under this lock")
+            .insert((kind, alias.to_owned()), Arc::new(grants));
+    }
+
+    /// From now on `alias` is granted nothing.
+    pub fn revoke(&self, kind: Kind, alias: &str) {
+        self.grants
+            .write()
+            .expect("no panic under this lock")
+            .remove(&(kind, alias.to_owned()));
+    }
+
+    /// What `alias` is granted now.
+    #[must_use]
+    pub fn granted(&self, kind: Kind, alias: &str) -> Arc<Grants> {
+        self.grants
+            .read()
+            .expect("no panic under this lock")
+            .get(&(kind, alias.to_owned()))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// The lesser of what is asked for and what is granted.
+    pub(crate) fn workspace(&self, info: &PluginInfo, alias: &str) -> Workspace {
+        match (info.workspace, self.granted(info.kind, alias).workspace) {
+            (Workspace::None, _) | (_, Workspace::None) => Workspace::None,
+            (Workspace::ReadWrite, Workspace::ReadWrite) => Workspace::ReadWrite,
+            _ => Workspace::Read,
+        }
+    }
+
+    /// Names of the secrets that are asked for, bound, and have a value.
+    pub(crate) async fn secrets(&self, info: &PluginInfo, alias: &str) -> Vec<String> {
+        let grants = self.granted(info.kind, alias);
+        let mut names = Vec::new();
+        for rule in &info.secrets {
+            if let Some(source) = grants.secrets.get(&rule.name) {
+                if let Ok(value) = source.read().await {
+                    self.redactor.learn(&value);
+                    names.push(rule.name.clone());
+                }
+            }
+        }
+        names
+    }
+
+    /// Sends a provider's request. Redirects are not followed: a model's server has no business
+    /// elsewhere.
+    pub(crate) async fn send(
+        &self,
+        sender: &Sender<'_>,
+        request: HttpRequest,
+    ) -> Result<HttpAnswer, EgressError> {
+        let url = parse(&request.url)?;
+        let method = method(&request.method)?;
+        let body = self.body(request.body).await?;
+        let answer = self
+            .once(sender, &method, &url, &request.headers, body)
+            .await?;
+        Ok(HttpAnswer {
+            head: self.head(&answer),
+            body: Box::new(Body {
+                host: host_of(&url),
+                answer,
+                redact: Some(self.redactor.stream()),
+                ready: Vec::new(),
+                left: self.limits.answer_bytes,
+                bytes_max: self.limits.answer_bytes,
+            }),
+        })
+    }
+
+    /// Sends a toolbox's request and follows redirects as far as the grants go. Where they end, the
+    /// redirect itself is the answer.
+    pub(crate) async fn fetch(
+        &self,
+        sender: &Sender<'_>,
+        request: HttpRequest,
+    ) -> Result<(ResponseHead, Vec<u8>), EgressError> {
+        let limit = self.limits.fetch;
+        let url = parse(&request.url)?;
+        let host = host_of(&url);
+        tokio::time::timeout(limit, self.fetch_all(sender, url, request))
+            .await
+            .unwrap_or_else(|_| {
+                Err(EgressError::Stopped(format!(
+                    "`{host}` was not done answering within {} s",
+                    limit.as_secs_f64()
+                )))
+            })
+    }
+
+    async fn fetch_all(
+        &self,
+        sender: &Sender<'_>,
+        mut url: Url,
+        request: HttpRequest,
+    ) -> Result<(ResponseHead, Vec<u8>), EgressError> {
+        let mut method = method(&request.method)?;
+        let mut headers = request.headers;
+        let mut body = self.body(request.body).await?;
+        let mut hops = 0;
+        loop {
+            let answer = self
+                .once(sender, &method, &url, &headers, body.clone())
+                .await?;
+            let Some(next) = redirect_of(&answer, &url) else {
+                return self.whole(answer, &url).await;
+            };
+            hops += 1;
+            if hops > self.limits.redirects {
+                return Err(EgressError::Stopped(format!(
+                    "more than {} redirects, the last to `{}`",
+                    self.limits.redirects,
+                    host_of(&next)
+                )));
+            }
+            let status = answer.status().as_u16();
+            let to_get = status == 303 && method != Method::HEAD
+                || matches!(status, 301 | 302) && method == Method::POST;
+            let next_method = if to_get { Method::GET } else { method.clone() };
+            if self.allowed(sender, &next_method, &next).is_err() {
+                return self.whole(answer, &url).await;
+            }
+            if to_get {
+                body.clear();
+                headers.retain(|(name, _)| !name.to_ascii_lowercase().starts_with("content-"));
+            }
+            if next.origin() != url.origin() {
+                headers.retain(|(name, value)| {
+                    matches!(value, HeaderValue::Text(_))
+                        && !["authorization", "cookie", "proxy-authorization"]
+                            .contains(&name.to_ascii_lowercase().as_str())
+                });
+            }
+            method = next_method;
+            url = next;
+        }
+    }
+
+    fn allowed(
+        &self,
+        sender: &Sender<'_>,
+        method: &Method,
+        url: &Url,
+    ) -> Result<grants::Allowed, EgressError> {
+        let wanted = Wanted::new(method.as_str(), url).map_err(EgressError::Invalid)?;
+        let grants = self.granted(sender.info.kind, sender.alias);
+        grants::allow(
+            &wanted,
+            sender.info,
+            sender.alias,
+            sender.base.as_ref(),
+            &grants,
+        )
+        .map_err(EgressError::Denied)
+    }
+
+    /// One request, no redirects.
+    async fn once(
+        &self,
+        sender: &Sender<'_>,
+        method: &Method,
+        url: &Url,
+        headers: &[(String, HeaderValue)],
+        body: Vec<u8>,
+    ) -> Result<reqwest::Response, EgressError> {
+        let allowed = self.allowed(sender, method, url)?;
+        let literal = match url.host() {
+            Some(Host::Ipv4(address)) => Some(address.into()),
+            Some(Host::Ipv6(address)) => Some(address.into()),
+            _ => None,
+        };
+        if let Some(address) = literal
+            && !allowed.private
+            && !is_public(address)
+        {
+            return Err(EgressError::Denied(
+                PrivateAddress {
+                    host: host_of(url),
+                    address,
+                }
+                .to_string(),
+            ));
+        }
+        let headers = self.headers(sender, method, url, headers).await?;
+        let client = if allowed.private {
+            &self.private
+        } else {
+            &self.public
+        };
+        let mut request = client.request(method.clone(), url.clone()).headers(headers);
+        if !body.is_empty() || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+            request = request.body(body);
+        }
+        request
+            .send()
+            .await
+            .map_err(|error| self.failed(&error, url, true))
+    }
+
+    /// The headers as they leave.
+    async fn headers(
+        &self,
+        sender: &Sender<'_>,
+        method: &Method,
+        url: &Url,
+        headers: &[(String, HeaderValue)],
+    ) -> Result<HeaderMap, EgressError> {
+        let wanted = Wanted::new(method.as_str(), url).map_err(EgressError::Invalid)?;
+        let grants = self.granted(sender.info.kind, sender.alias);
+        let mut map = HeaderMap::with_capacity(headers.len());
+        for (name, value) in headers {
+            let header: HeaderName = name
+                .parse()
+                .map_err(|_| EgressError::Invalid(format!("`{name}` is no header name")))?;
+            if is_hosts_own(&header) {
+                return Err(EgressError::Invalid(format!(
+                    "header `{name}` is the host's to send; leave it out"
+                )));
+            }
+            let value = match value {
+                HeaderValue::Text(text) => header::HeaderValue::from_str(text).map_err(|_| {
+                    EgressError::Invalid(format!("the value of header `{name}` is malformed"))
+                })?,
+                HeaderValue::Secret {
+                    name: secret,
+                    prefix,
+                } => {
+                    let text = self.secret(sender, &wanted, &grants, secret).await?;
+                    let mut value = header::HeaderValue::from_str(&format!("{prefix}{text}"))
+                        .map_err(|_| {
+                            EgressError::Invalid(format!(
+                                "secret `{secret}` holds what no header can: a line break, perhaps"
+                            ))
+                        })?;
+                    value.set_sensitive(true);
+                    value
+                }
+            };
+            map.append(header, value);
+        }
+        Ok(map)
+    }
+
+    /// The value of a secret for this request.
+    async fn secret(
+        &self,
+        sender: &Sender<'_>,
+        wanted: &Wanted<'_>,
+        grants: &Grants,
+        name: &str,
+    ) -> Result<String, EgressError> {
+        let who = format!("{} `{}`", sender.info.kind, sender.alias);
+        let denied = |text: String| Err(EgressError::Denied(text));
+        let Some(rule) = sender.info.secrets.iter().find(|rule| rule.name == name) else {
+            return denied(format!(
+                "{who} does not ask for secret `{name}` in its manifest"
+            ));
+        };
+        if !grants::secret_may_go(rule, wanted, sender.base.as_ref()) {
+            return denied(format!(
+                "secret `{name}` of {who} may not go to host `{}`: the manifest names others",
+                wanted.host()
+            ));
+        }
+        let Some(source) = grants.secrets.get(name) else {
+            return denied(format!(
+                "secret `{name}` is not granted to {who}; bind it under `secrets` of this {}",
+                sender.info.kind
+            ));
+        };
+        match source.read().await {
+            Ok(value) => {
+                self.redactor.learn(&value);
+                Ok(value)
+            }
+            Err(why) => denied(format!("secret `{name}` of {who} is not set: {why}")),
+        }
+    }
+
+    /// The bytes of a body, media put in.
+    async fn body(&self, chunks: Vec<Chunk>) -> Result<Vec<u8>, EgressError> {
+        let mut body = Vec::new();
+        for chunk in chunks {
+            match chunk {
+                Chunk::Bytes(bytes) if body.is_empty() => body = bytes,
+                Chunk::Bytes(bytes) => body.extend_from_slice(&bytes),
+                Chunk::MediaBase64(digest) => {
+                    let text = STANDARD.encode(self.media(&digest).await?);
+                    body.extend_from_slice(text.as_bytes());
+                }
+                Chunk::Media(digest) => body.extend_from_slice(&self.media(&digest).await?),
+            }
+            if body.len() > self.limits.request_bytes {
+                return Err(EgressError::Invalid(format!(
+                    "the request's body is over the limit of {}",
+                    crate::limits::bytes(self.limits.request_bytes)
+                )));
+            }
+        }
+        Ok(body)
+    }
+
+    async fn media(&self, digest: &str) -> Result<Vec<u8>, EgressError> {
+        match self.media.get(digest).await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(EgressError::Invalid(format!(
+                "the request refers to media {digest}, which is not stored"
+            ))),
+            Err(cause) => Err(EgressError::Unreachable(format!(
+                "media {digest} cannot be read: {}",
+                chain(cause.as_ref())
+            ))),
+        }
+    }
+
+    fn head(&self, answer: &reqwest::Response) -> ResponseHead {
+        ResponseHead {
+            status: answer.status().as_u16(),
+            headers: answer
+                .headers()
+                .iter()
+                .map(|(name, value)| {
+                    let value = String::from_utf8_lossy(value.as_bytes());
+                    (
+                        name.as_str().to_owned(),
+                        self.redactor.redact(&value).into_owned(),
+                    )
+                })
+                .collect(),
+        }
+    }
+
+    async fn whole(
+        &self,
+        mut answer: reqwest::Response,
+        url: &Url,
+    ) -> Result<(ResponseHead, Vec<u8>), EgressError> {
+        let head = self.head(&answer);
+        let mut body = Vec::new();
+        while let Some(bytes) = answer
+            .chunk()
+            .await
+            .map_err(|error| self.failed(&error, url, false))?
+        {
+            if body.len() + bytes.len() > self.limits.fetch_bytes {
+                return Err(EgressError::Stopped(format!(
+                    "the answer of `{}` is over the limit of {}",
+                    host_of(url),
+                    crate::limits::bytes(self.limits.fetch_bytes)
+                )));
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok((head, self.redactor.redact_bytes(&body)))
+    }
+
+    /// What a failure of the client means.
+    fn failed(&self, error: &reqwest::Error, url: &Url, sending: bool) -> EgressError {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        let mut last = String::new();
+        while let Some(error) = cause {
+            if let Some(private) = error.downcast_ref::<PrivateAddress>() {
+                return EgressError::Denied(private.to_string());
+            }
+            last = error.to_string();
+            cause = error.source();
+        }
+        let host = host_of(url);
+        // The innermost cause says what happened; those around it repeat the address.
+        let last = self.redactor.redact(&last);
+        if error.is_builder() {
+            EgressError::Invalid(format!("the request to `{host}` is malformed: {last}"))
+        } else if error.is_connect() {
+            EgressError::Unreachable(format!("`{host}` cannot be reached: {last}"))
+        } else if error.is_timeout() {
+            EgressError::Stopped(format!("`{host}` did not answer in time"))
+        } else if sending {
+            EgressError::Broken(format!("`{host}` broke off before it answered: {last}"))
+        } else {
+            EgressError::Broken(format!("`{host}` broke off while it answered: {last}"))
+        }
+    }
+}
+
+/// A provider's answer as it comes in.
+struct Body {
+    host: String,
+    answer: reqwest::Response,
+    /// `None` once the last bytes have come.
+    redact: Option<Stream>,
+    ready: Vec<u8>,
+    left: usize,
+    bytes_max: usize,
+}
+
+/// What a decoder takes at once.
+const PIECE: usize = 64 << 10;
+
+#[async_trait]
+impl BodyStream for Body {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, EgressError> {
+        loop {
+            if !self.ready.is_empty() {
+                let rest = self.ready.split_off(self.ready.len().min(PIECE));
+                return Ok(Some(std::mem::replace(&mut self.ready, rest)));
+            }
+            let Some(redact) = &mut self.redact else {
+                return Ok(None);
+            };
+            // The only place to be dropped at, and nothing has been taken yet.
+            match self.answer.chunk().await {
+                Ok(Some(bytes)) => {
+                    let Some(left) = self.left.checked_sub(bytes.len()) else {
+                        return Err(EgressError::Stopped(format!(
+                            "the answer of `{}` is over the limit of {}",
+                            self.host,
+                            crate::limits::bytes(self.bytes_max)
+                        )));
+                    };
+                    self.left = left;
+                    self.ready = redact.push(&bytes);
+                }
+                Ok(None) => {
+                    self.ready = redact.end();
+                    self.redact = None;
+                }
+                Err(error) if error.is_timeout() => {
+                    return Err(EgressError::Stopped(format!(
+                        "`{}` did not answer in time",
+                        self.host
+                    )));
+                }
+                Err(error) => {
+                    return Err(EgressError::Broken(format!(
+                        "`{}` broke off while it answered: {}",
+                        self.host,
+                        chain(&error.without_url())
+                    )));
+                }
+            }
+        }
+    }
+}
+
+fn parse(url: &str) -> Result<Url, EgressError> {
+    let mut url = Url::parse(url)
+        .map_err(|cause| EgressError::Invalid(format!("the request's address: {cause}")))?;
+    url.set_fragment(None);
+    Ok(url)
+}
+
+fn method(method: &str) -> Result<Method, EgressError> {
+    let parsed = Method::from_bytes(method.as_bytes());
+    match parsed {
+        Ok(parsed) if parsed == Method::CONNECT => Err(EgressError::Invalid(
+            "CONNECT is no request that a plugin can send".to_owned(),
+        )),
+        Ok(parsed) if method.bytes().all(|byte| !byte.is_ascii_lowercase()) => Ok(parsed),
+        _ => Err(EgressError::Invalid(format!(
+            "`{method}` is no method in capitals"
+        ))),
+    }
+}
+
+fn host_of(url: &Url) -> String {
+    url.host_str().unwrap_or_default().to_owned()
+}
+
+/// Headers that say how a message is carried.
+fn is_hosts_own(name: &HeaderName) -> bool {
+    [
+        header::HOST,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::CONNECTION,
+        header::UPGRADE,
+        header::TE,
+        header::TRAILER,
+        header::PROXY_AUTHORIZATION,
+    ]
+    .contains(name)
+        || matches!(name.as_str(), "keep-alive" | "proxy-connection")
+}
+
+/// Where an answer sends its reader.
+fn redirect_of(answer: &reqwest::Response, url: &Url) -> Option<Url> {
+    if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let location = answer.headers().get(header::LOCATION)?.to_str().ok()?;
+    let mut next = url.join(location).ok()?;
+    next.set_fragment(None);
+    Some(next)
+}
