@@ -424,3 +424,85 @@ macro_rules! runner {
         };
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::testing::{self, MemoryHistory};
+
+    struct Counter;
+
+    #[derive(Default, Serialize, Deserialize)]
+    struct Count {
+        asked: u32,
+    }
+
+    impl Runner for Counter {
+        type Options = Option<u32>;
+        type State = Count;
+
+        fn manifest() -> RunnerManifest {
+            crate::manifest::runner("counter", "0.1.0", "Counts how often it was asked")
+        }
+
+        fn decide(_: &View<'_>, most: Option<u32>, state: &mut Count) -> Result<Decision, Error> {
+            state.asked = (state.asked + 1).min(most.unwrap_or(u32::MAX));
+            Ok(Decision::done())
+        }
+    }
+
+    crate::runner!(Counter);
+
+    #[test]
+    fn state_is_stored_if_it_changes() {
+        let history = MemoryHistory::new();
+        let mut view = history.view(Trigger::TurnStarted);
+        view.agent.options = Some("2".to_owned());
+        for expected in [Some("{\"asked\":1}"), Some("{\"asked\":2}"), None] {
+            let step = testing::decide::<Counter>(&view).unwrap();
+            assert_eq!(
+                step.state.as_deref(),
+                expected.map(str::as_bytes),
+                "after {:?}",
+                view.state
+            );
+            view.state = testing::stored::<Counter>(&step).or(view.state);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_what_it_is() {
+        let history = MemoryHistory::new();
+        let mut view = history.view(Trigger::TurnStarted);
+        view.agent.options = Some("\"two\"".to_owned());
+        assert!(matches!(decide::<Counter>(&view), Err(Error::Config(_))));
+        view.agent.options = None;
+        view.state = Some(State {
+            runner: "counter".to_owned(),
+            state_version: 1,
+            data: b"{".to_vec(),
+        });
+        assert!(matches!(decide::<Counter>(&view), Err(Error::State(_))));
+    }
+
+    #[test]
+    fn items_are_read_page_by_page() {
+        let mut history = MemoryHistory::new();
+        for number in 0..5 {
+            history.user(&number.to_string());
+        }
+        history.limit_pages(2);
+        let view = history.view(Trigger::TurnStarted);
+        let seqs = |items: Items<'_>| items.map(|item| item.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(view.fresh_items()), [10, 20, 30, 40, 50]);
+        assert_eq!(
+            seqs(view.items_newest_first(Range {
+                after: 10,
+                through: 40
+            })),
+            [40, 30, 20]
+        );
+    }
+}

@@ -111,7 +111,9 @@ impl MemoryHistory {
     }
 
     fn in_range(&self, range: Range) -> impl DoubleEndedIterator<Item = &Item> {
-        self.items.iter().filter(move |item| range.contains(item.seq))
+        self.items
+            .iter()
+            .filter(move |item| range.contains(item.seq))
     }
 }
 
@@ -144,7 +146,9 @@ impl History for MemoryHistory {
 
     fn read_media(&self, digest: &str, offset: u64, length: u32) -> Option<Vec<u8>> {
         let data = self.media.get(digest)?;
-        let start = data.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+        let start = data
+            .len()
+            .min(usize::try_from(offset).unwrap_or(usize::MAX));
         let end = data.len().min(start.saturating_add(length as usize));
         Some(data[start..end].to_vec())
     }
@@ -177,10 +181,7 @@ fn bytes(body: &ItemBody) -> usize {
         ItemBody::Compaction(compaction) => parts(&compaction.summary),
         ItemBody::Signal(signal) => signal.data.len(),
         ItemBody::Other(other) => other.data.len(),
-        ItemBody::Recovered(_)
-        | ItemBody::Approval(_)
-        | ItemBody::Child(_)
-        | ItemBody::Timer => 0,
+        ItemBody::Recovered(_) | ItemBody::Approval(_) | ItemBody::Child(_) | ItemBody::Timer => 0,
     }
 }
 
@@ -300,7 +301,12 @@ fn ended(events: &[ModelEvent]) -> bool {
         .position(|event| matches!(event, ModelEvent::Finished(_) | ModelEvent::Failed(_)));
     match end {
         Some(end) => {
-            assert_eq!(end + 1, events.len(), "nothing may follow {:?}", events[end]);
+            assert_eq!(
+                end + 1,
+                events.len(),
+                "nothing may follow {:?}",
+                events[end]
+            );
             true
         }
         None => false,
@@ -504,7 +510,9 @@ impl Workspace for &Files {
         let data = files
             .get(path)
             .ok_or_else(|| Error::NotFound(path.to_owned()))?;
-        let start = data.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+        let start = data
+            .len()
+            .min(usize::try_from(offset).unwrap_or(usize::MAX));
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let end = data.len().min(start.saturating_add(length));
         Ok(data[start..end].to_vec())

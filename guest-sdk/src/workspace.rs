@@ -280,12 +280,10 @@ mod wasi {
             }
             file.sync().map_err(|code| error(path, code))?;
             drop(file);
-            self.0
-                .rename_at(&draft, &self.0, path)
-                .map_err(|code| {
-                    let _ = self.0.unlink_file_at(&draft);
-                    error(path, code)
-                })
+            self.0.rename_at(&draft, &self.0, path).map_err(|code| {
+                let _ = self.0.unlink_file_at(&draft);
+                error(path, code)
+            })
         }
     }
 
@@ -307,6 +305,29 @@ mod wasi {
                 path: path.to_owned(),
                 reason: code.message().to_owned(),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_inside() {
+        for (path, expected) in [
+            ("", Some("")),
+            (".", Some("")),
+            ("a//b/./c/", Some("a/b/c")),
+            ("a..b", Some("a..b")),
+            ("..", None),
+            ("a/../b", None),
+            ("/a", None),
+            ("c:/a", None),
+            ("a\\b", None),
+            ("a\0", None),
+        ] {
+            assert_eq!(normalise(path).ok().as_deref(), expected, "{path}");
         }
     }
 }

@@ -64,12 +64,22 @@ impl Context {
                     return Err(Error::new(Code::Unavailable, message).because(&error));
                 }
             };
-            let Some(found) = found.filter(|found| found.alive) else { return Ok(Way::File(paths)) };
-            if let Some(address) = found.holder.as_ref().and_then(|holder| holder.address.as_deref()) {
+            let Some(found) = found.filter(|found| found.alive) else {
+                return Ok(Way::File(paths));
+            };
+            if let Some(address) = found
+                .holder
+                .as_ref()
+                .and_then(|holder| holder.address.as_deref())
+            {
                 return Ok(Way::Server(self.client(address)?));
             }
             if begun.elapsed() > BEGINNING {
-                return Err(OpenError::Owned { file: paths.store, holder: found.holder }.into());
+                return Err(OpenError::Owned {
+                    file: paths.store,
+                    holder: found.holder,
+                }
+                .into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -79,7 +89,10 @@ impl Context {
 /// Opens the file for reading alone.
 pub(crate) async fn read(paths: &Paths) -> Result<SqliteStore> {
     if !paths.store.exists() {
-        return Err(OpenError::Missing { file: paths.store.clone() }.into());
+        return Err(OpenError::Missing {
+            file: paths.store.clone(),
+        }
+        .into());
     }
     Ok(SqliteStore::open_read_only(&paths.store).await?)
 }
@@ -87,13 +100,20 @@ pub(crate) async fn read(paths: &Paths) -> Result<SqliteStore> {
 /// Opens the file for writing, without running anything.
 pub(crate) async fn write(paths: &Paths) -> Result<SqliteStore> {
     if !paths.store.exists() {
-        return Err(OpenError::Missing { file: paths.store.clone() }.into());
+        return Err(OpenError::Missing {
+            file: paths.store.clone(),
+        }
+        .into());
     }
     Ok(SqliteStore::open(&paths.store, Options::default()).await?)
 }
 
 /// One change of one session, without running anything.
-pub(crate) async fn commit(store: &SqliteStore, session: SessionId, write: Write) -> Result<mainstay_core::commit::Reply> {
+pub(crate) async fn commit(
+    store: &SqliteStore,
+    session: SessionId,
+    write: Write,
+) -> Result<mainstay_core::commit::Reply> {
     let at = SystemClock::default().wall();
     Ok(store.commit(Commit { session, at, write }).await?.reply)
 }

@@ -31,10 +31,22 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "MAINSTAY_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Talk to the server at this address instead of opening a store
-    #[arg(long, global = true, env = "MAINSTAY_SERVER", value_name = "URL", conflicts_with = "store")]
+    #[arg(
+        long,
+        global = true,
+        env = "MAINSTAY_SERVER",
+        value_name = "URL",
+        conflicts_with = "store"
+    )]
     pub(crate) server: Option<String>,
     /// Bearer token: asked of clients by `serve`, sent by the other commands
-    #[arg(long, global = true, env = "MAINSTAY_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "MAINSTAY_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub(crate) token: Option<String>,
     /// Write data as JSON or JSON lines
     #[arg(long, global = true)]
@@ -49,7 +61,13 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "MAINSTAY_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How to write the log
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
     pub(crate) log_format: LogFormat,
 }
 
@@ -112,9 +130,11 @@ pub(crate) struct Choice {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "The answer alone goes to stdout; progress goes to stderr. With --json the session's events are \
+#[command(
+    after_help = "The answer alone goes to stdout; progress goes to stderr. With --json the session's events are \
                         printed as JSON lines.\n\nAfter a kill, `mainstay run --continue` lets the session finish what \
-                        it was doing.")]
+                        it was doing."
+)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) choice: Choice,
@@ -124,8 +144,10 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "A line that is typed while the agent works reaches it at its next step. Ctrl-C stops what runs; \
-                        Ctrl-D leaves the session as it is.")]
+#[command(
+    after_help = "A line that is typed while the agent works reaches it at its next step. Ctrl-C stops what runs; \
+                        Ctrl-D leaves the session as it is."
+)]
 pub(crate) struct Chat {
     #[command(flatten)]
     pub(crate) choice: Choice,
@@ -230,14 +252,26 @@ mod tests {
         assert!(parse("mainstay run").is_err());
         assert!(parse("mainstay run --continue").is_ok());
         assert!(parse("mainstay run --session 01890a5d-ac96-774b-bcce-b302099a8057").is_ok());
-        assert!(parse("mainstay run --continue --session 01890a5d-ac96-774b-bcce-b302099a8057").is_err());
-        let Ok(Cli { command: Command::Run(run), .. }) = parse("mainstay run two words") else { panic!("a run") };
+        assert!(
+            parse("mainstay run --continue --session 01890a5d-ac96-774b-bcce-b302099a8057")
+                .is_err()
+        );
+        let Ok(Cli {
+            command: Command::Run(run),
+            ..
+        }) = parse("mainstay run two words")
+        else {
+            panic!("a run")
+        };
         assert_eq!(run.prompt, ["two", "words"]);
     }
 
     #[test]
     fn global_options_stand_anywhere() {
-        for line in ["mainstay --json session list", "mainstay session list --json"] {
+        for line in [
+            "mainstay --json session list",
+            "mainstay session list --json",
+        ] {
             assert!(parse(line).expect("a command").global.json);
         }
         assert!(parse("mainstay --store a --server b session list").is_err());
@@ -247,14 +281,20 @@ mod tests {
     fn kinds_are_checked() {
         assert!(parse("mainstay plugin remove runner loop").is_ok());
         let error = parse("mainstay plugin remove robot loop").expect_err("no such kind");
-        assert!(error.to_string().contains("expected runner, provider or toolbox"));
+        assert!(
+            error
+                .to_string()
+                .contains("expected runner, provider or toolbox")
+        );
         assert_eq!(error.exit_code(), 2);
     }
 
     #[test]
     fn cli_5_exit_codes_are_in_the_help() {
         let help = Cli::command().render_help().to_string();
-        for code in ["  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "130  "] {
+        for code in [
+            "  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "130  ",
+        ] {
             assert!(help.contains(code), "{code} is missing");
         }
     }

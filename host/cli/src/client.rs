@@ -8,8 +8,8 @@ use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 use mainstay_server::wire::{
-    Admitted, Configure, Interrupted, ModelName, NewAlias, NewInput, NewSession, PROBLEM, Page, Plugin, ProblemBody,
-    Session, Synced,
+    Admitted, Configure, Interrupted, ModelName, NewAlias, NewInput, NewSession, PROBLEM, Page,
+    Plugin, ProblemBody, Session, Synced,
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -53,7 +53,11 @@ pub(crate) enum Live {
 impl Client {
     pub(crate) fn new(base: &str, token: Option<String>) -> Result<Self> {
         let base = base.trim_end_matches('/');
-        let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
+        let base = if base.contains("://") {
+            base.to_owned()
+        } else {
+            format!("http://{base}")
+        };
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .no_proxy()
@@ -63,7 +67,8 @@ impl Client {
     }
 
     pub(crate) async fn create(&self, new: &NewSession) -> Result<Session> {
-        self.json(self.request(Method::POST, "/sessions"), Some(new)).await
+        self.json(self.request(Method::POST, "/sessions"), Some(new))
+            .await
     }
 
     pub(crate) async fn sessions(&self, limit: u32) -> Result<Page<Session>> {
@@ -75,11 +80,18 @@ impl Client {
     }
 
     pub(crate) async fn delete(&self, id: SessionId) -> Result<()> {
-        self.answer(self.request(Method::DELETE, &format!("/sessions/{id}"))).await.map(drop)
+        self.answer(self.request(Method::DELETE, &format!("/sessions/{id}")))
+            .await
+            .map(drop)
     }
 
     /// Sends a prompt. Sent again on a broken connection: its id makes that safe.
-    pub(crate) async fn prompt(&self, id: SessionId, text: &str, delivery: Delivery) -> Result<Admitted> {
+    pub(crate) async fn prompt(
+        &self,
+        id: SessionId,
+        text: &str,
+        delivery: Delivery,
+    ) -> Result<Admitted> {
         let new = NewInput {
             id: Some(InputId::new()),
             text: Some(text.into()),
@@ -87,9 +99,13 @@ impl Client {
             ..NewInput::default()
         };
         let path = format!("/sessions/{id}/inputs");
-        match self.json(self.request(Method::POST, &path), Some(&new)).await {
+        match self
+            .json(self.request(Method::POST, &path), Some(&new))
+            .await
+        {
             Err(error) if error.code == Code::Unavailable => {
-                self.json(self.request(Method::POST, &path), Some(&new)).await
+                self.json(self.request(Method::POST, &path), Some(&new))
+                    .await
             }
             answer => answer,
         }
@@ -97,17 +113,35 @@ impl Client {
 
     /// Changes the model that a session asks from its next step on.
     pub(crate) async fn configure(&self, id: SessionId, model: ModelRef) -> Result<Admitted> {
-        let configure = Some(Configure { model: ModelName::Apart(model) });
-        let new = NewInput { id: Some(InputId::new()), configure, ..NewInput::default() };
-        self.json(self.request(Method::POST, &format!("/sessions/{id}/inputs")), Some(&new)).await
+        let configure = Some(Configure {
+            model: ModelName::Apart(model),
+        });
+        let new = NewInput {
+            id: Some(InputId::new()),
+            configure,
+            ..NewInput::default()
+        };
+        self.json(
+            self.request(Method::POST, &format!("/sessions/{id}/inputs")),
+            Some(&new),
+        )
+        .await
     }
 
     pub(crate) async fn interrupt(&self, id: SessionId) -> Result<Interrupted> {
-        self.json(self.request(Method::POST, &format!("/sessions/{id}/interrupt")), None::<&()>).await
+        self.json(
+            self.request(Method::POST, &format!("/sessions/{id}/interrupt")),
+            None::<&()>,
+        )
+        .await
     }
 
     pub(crate) async fn resume(&self, id: SessionId) -> Result<Session> {
-        self.json(self.request(Method::POST, &format!("/sessions/{id}/resume")), None::<&()>).await
+        self.json(
+            self.request(Method::POST, &format!("/sessions/{id}/resume")),
+            None::<&()>,
+        )
+        .await
     }
 
     /// Waits until the session has nothing to do.
@@ -117,7 +151,9 @@ impl Client {
 
     /// The newest items of a session's history, newest first.
     pub(crate) async fn newest(&self, id: SessionId, limit: u32) -> Result<Vec<Item>> {
-        let page: Page<Item> = self.get(&format!("/sessions/{id}/messages?order=desc&limit={limit}")).await?;
+        let page: Page<Item> = self
+            .get(&format!("/sessions/{id}/messages?order=desc&limit={limit}"))
+            .await?;
         Ok(page.items)
     }
 
@@ -131,19 +167,27 @@ impl Client {
             Some(alias) => format!("/plugins?alias={}", escape(alias)),
             None => "/plugins".into(),
         };
-        let request = self.request(Method::POST, &path).header("content-type", "application/wasm").body(bytes);
+        let request = self
+            .request(Method::POST, &path)
+            .header("content-type", "application/wasm")
+            .body(bytes);
         self.parse(self.answer(request).await?).await
     }
 
     pub(crate) async fn remove(&self, kind: Kind, alias: &str) -> Result<()> {
         let path = format!("/plugins/{kind}/{}", escape(alias));
-        self.answer(self.request(Method::DELETE, &path)).await.map(drop)
+        self.answer(self.request(Method::DELETE, &path))
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin> {
         let path = format!("/plugins/{kind}/{}", escape(alias));
-        let new = NewAlias { digest: digest.into() };
-        self.json(self.request(Method::PUT, &path), Some(&new)).await
+        let new = NewAlias {
+            digest: digest.into(),
+        };
+        self.json(self.request(Method::PUT, &path), Some(&new))
+            .await
     }
 
     /// Follows a session from behind `after`. Connects again by itself, without a gap.
@@ -169,10 +213,15 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.parse(self.answer(self.request(Method::GET, path)).await?).await
+        self.parse(self.answer(self.request(Method::GET, path)).await?)
+            .await
     }
 
-    async fn json<T: DeserializeOwned>(&self, request: RequestBuilder, body: Option<&impl Serialize>) -> Result<T> {
+    async fn json<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        body: Option<&impl Serialize>,
+    ) -> Result<T> {
         let request = match body {
             Some(body) => request
                 .header("content-type", "application/json")
@@ -183,39 +232,73 @@ impl Client {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<Response> {
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let bytes = response
+            .bytes()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
         Err(self.problem(status, &bytes))
     }
 
     async fn parse<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let bytes = response
+            .bytes()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| {
-            Error::failed(format!("the server at {} answers something else than expected", self.base))
-                .because(&error)
-                .hint("use the same version of `mainstay` on both sides")
+            Error::failed(format!(
+                "the server at {} answers something else than expected",
+                self.base
+            ))
+            .because(&error)
+            .hint("use the same version of `mainstay` on both sides")
         })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
-        Error::new(Code::Unavailable, format!("the server at {} cannot be reached", self.base)).because(error)
+        Error::new(
+            Code::Unavailable,
+            format!("the server at {} cannot be reached", self.base),
+        )
+        .because(error)
     }
 
     fn problem(&self, status: StatusCode, bytes: &[u8]) -> Error {
         let Ok(problem) = serde_json::from_slice::<ProblemBody>(bytes) else {
-            return Error::new(Code::Unavailable, format!("the server at {} answers with status {status}", self.base))
-                .hint("see whether this is a Mainstay server");
+            return Error::new(
+                Code::Unavailable,
+                format!("the server at {} answers with status {status}", self.base),
+            )
+            .hint("see whether this is a Mainstay server");
         };
         let (code, hint) = match problem.kind.strip_prefix(PROBLEM).unwrap_or_default() {
-            "session-not-found" => (Code::NotFound, Some("list the sessions with `mainstay session list`")),
-            "plugin-not-found" => (Code::NotFound, Some("list the plugins with `mainstay plugin list`")),
-            "session-quarantined" => (Code::Conflict, Some("let it go on with `mainstay session resume ID`")),
-            "plugin-refused" => (Code::PluginRefused, Some("see what it asks for with `mainstay plugin inspect FILE`")),
-            "unauthorized" => (Code::Config, Some("give the server's token with `--token` or MAINSTAY_TOKEN")),
+            "session-not-found" => (
+                Code::NotFound,
+                Some("list the sessions with `mainstay session list`"),
+            ),
+            "plugin-not-found" => (
+                Code::NotFound,
+                Some("list the plugins with `mainstay plugin list`"),
+            ),
+            "session-quarantined" => (
+                Code::Conflict,
+                Some("let it go on with `mainstay session resume ID`"),
+            ),
+            "plugin-refused" => (
+                Code::PluginRefused,
+                Some("see what it asks for with `mainstay plugin inspect FILE`"),
+            ),
+            "unauthorized" => (
+                Code::Config,
+                Some("give the server's token with `--token` or MAINSTAY_TOKEN"),
+            ),
             "invalid" | "bad-request" => (Code::Usage, None),
             "unavailable" => (Code::Unavailable, None),
             _ if status == StatusCode::CONFLICT => (Code::Conflict, None),
@@ -278,7 +361,9 @@ impl Follow {
             match self.connect().await {
                 Ok(()) => failures = 0,
                 Err(error) if error.code == Code::NotFound => return Ok(None),
-                Err(error) if failures == 5 || error.code != Code::Unavailable => return Err(error),
+                Err(error) if failures == 5 || error.code != Code::Unavailable => {
+                    return Err(error);
+                }
                 Err(_) => failures += 1,
             }
             if failures > 0 {
@@ -319,10 +404,16 @@ impl Parser {
             }
             // What a newer server tells and we do not know is passed over.
             match event.as_str() {
-                "synced" if serde_json::from_str::<Synced>(&data).is_ok() => told.push_back(Told::Synced),
+                "synced" if serde_json::from_str::<Synced>(&data).is_ok() => {
+                    told.push_back(Told::Synced)
+                }
                 "synced" => {}
                 "live" => told.extend(serde_json::from_str(&data).ok().map(Told::Live)),
-                _ => told.extend(serde_json::from_str(&data).ok().map(|record| Told::Event(Box::new(record)))),
+                _ => told.extend(
+                    serde_json::from_str(&data)
+                        .ok()
+                        .map(|record| Told::Event(Box::new(record))),
+                ),
             }
             return;
         }

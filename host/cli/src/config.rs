@@ -215,7 +215,9 @@ struct Span(Duration);
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        span(&text).map(Self).ok_or_else(|| D::Error::custom(format!("`{text}` is no time: write `500ms`, `30s` or `5m`")))
+        span(&text).map(Self).ok_or_else(|| {
+            D::Error::custom(format!("`{text}` is no time: write `500ms`, `30s` or `5m`"))
+        })
     }
 }
 
@@ -235,9 +237,23 @@ fn span(text: &str) -> Option<Duration> {
 /// What works without a file.
 pub(crate) fn builtin() -> Loaded {
     let mut config = Config::default();
-    let files = Toolbox { alias: "files".into(), options: None };
-    config.agents.insert(AGENT.into(), Agent { toolboxes: vec![files], ..Agent::default() });
-    let parrot = Provider { plugin: "parrot".into(), base_url: None, options: None, models: Vec::new() };
+    let files = Toolbox {
+        alias: "files".into(),
+        options: None,
+    };
+    config.agents.insert(
+        AGENT.into(),
+        Agent {
+            toolboxes: vec![files],
+            ..Agent::default()
+        },
+    );
+    let parrot = Provider {
+        plugin: "parrot".into(),
+        base_url: None,
+        options: None,
+        models: Vec::new(),
+    };
     config.providers.insert(PARROT.into(), parrot);
     let openai = Provider {
         plugin: "openai-chat".into(),
@@ -252,10 +268,16 @@ pub(crate) fn builtin() -> Loaded {
         secrets: key,
         ..Access::default()
     };
-    let files = Access { workspace: Workspace::ReadWrite, ..Access::default() };
+    let files = Access {
+        workspace: Workspace::ReadWrite,
+        ..Access::default()
+    };
     Loaded {
         config,
-        models: BTreeMap::from([(PARROT.into(), "parrot".into()), (OPENAI.into(), "gpt-4o-mini".into())]),
+        models: BTreeMap::from([
+            (PARROT.into(), "parrot".into()),
+            (OPENAI.into(), "gpt-4o-mini".into()),
+        ]),
         providers: BTreeMap::from([(PARROT.into(), Access::default()), (OPENAI.into(), openai)]),
         toolboxes: BTreeMap::from([("files".into(), files)]),
         settings: Settings::default(),
@@ -269,7 +291,11 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Loaded> {
         return Ok(builtin());
     };
     let text = std::fs::read_to_string(&path).map_err(|error| {
-        Error::new(Code::Config, format!("cannot read the configuration {}", path.display())).because(&error)
+        Error::new(
+            Code::Config,
+            format!("cannot read the configuration {}", path.display()),
+        )
+        .because(&error)
     })?;
     parse(&path, &text)
 }
@@ -280,7 +306,8 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             Some(span) => format!("{}:{}", path.display(), line_of(text, span.start)),
             None => path.display().to_string(),
         };
-        let error = Error::new(Code::Config, format!("the configuration {place} is wrong")).cause(cause);
+        let error =
+            Error::new(Code::Config, format!("the configuration {place} is wrong")).cause(cause);
         match hint {
             Some(hint) => error.hint(hint),
             None => error,
@@ -294,18 +321,29 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
 
     for (name, table) in file.providers {
         let old = loaded.config.providers.get(&name).cloned();
-        let plugin = table.plugin.or_else(|| old.as_ref().map(|old| old.plugin.clone()));
+        let plugin = table
+            .plugin
+            .or_else(|| old.as_ref().map(|old| old.plugin.clone()));
         let plugin = plugin.ok_or_else(|| {
             let hint = "name one: `plugin = \"openai-chat\"`";
-            wrong(None, format!("the provider `{name}` names no plugin"), Some(hint.into()))
+            wrong(
+                None,
+                format!("the provider `{name}` names no plugin"),
+                Some(hint.into()),
+            )
         })?;
         let mut access = loaded.providers.remove(&name).unwrap_or_default();
-        let mut provider =
-            old.unwrap_or(Provider { plugin: String::new(), base_url: None, options: None, models: Vec::new() });
+        let mut provider = old.unwrap_or(Provider {
+            plugin: String::new(),
+            base_url: None,
+            options: None,
+            models: Vec::new(),
+        });
         provider.plugin = plugin;
         if let Some(url) = table.base_url {
             let span = url.span();
-            set_base_url(&mut provider, &mut access, url.get_ref()).map_err(|cause| wrong(Some(span), cause, None))?;
+            set_base_url(&mut provider, &mut access, url.get_ref())
+                .map_err(|cause| wrong(Some(span), cause, None))?;
         }
         for rule in &mut access.http {
             rule.private |= table.private;
@@ -313,18 +351,26 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         if let Some(options) = table.options {
             provider.options = Some(json(&options));
         }
-        provider.models.extend(table.models.into_iter().map(|model| Model {
-            id: model.id,
-            context_tokens: model.context_tokens,
-            max_output_tokens: model.max_output_tokens,
-            capabilities: Vec::new(),
-            price: None,
-        }));
+        provider
+            .models
+            .extend(table.models.into_iter().map(|model| Model {
+                id: model.id,
+                context_tokens: model.context_tokens,
+                max_output_tokens: model.max_output_tokens,
+                capabilities: Vec::new(),
+                price: None,
+            }));
         access.secrets.extend(table.secrets);
         for http in table.http {
-            access.http.push(http.into_rule().map_err(|(span, cause)| wrong(Some(span), cause, None))?);
+            access.http.push(
+                http.into_rule()
+                    .map_err(|(span, cause)| wrong(Some(span), cause, None))?,
+            );
         }
-        if let Some(model) = table.model.or_else(|| provider.models.first().map(|model| model.id.clone())) {
+        if let Some(model) = table
+            .model
+            .or_else(|| provider.models.first().map(|model| model.id.clone()))
+        {
             loaded.models.insert(name.clone(), model);
         }
         loaded.config.providers.insert(name.clone(), provider);
@@ -342,7 +388,10 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             ..Access::default()
         };
         for http in table.http {
-            access.http.push(http.into_rule().map_err(|(span, cause)| wrong(Some(span), cause, None))?);
+            access.http.push(
+                http.into_rule()
+                    .map_err(|(span, cause)| wrong(Some(span), cause, None))?,
+            );
         }
         loaded.toolboxes.insert(alias, access);
     }
@@ -352,9 +401,14 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         if let Some(provider) = table.provider {
             if !loaded.config.providers.contains_key(provider.get_ref()) {
                 let names = loaded.config.providers.keys().map(String::as_str);
-                let hint = nearest(provider.get_ref(), names).map(|near| format!("did you mean `{near}`?"));
-                let hint = hint.or_else(|| Some(format!("add a table `[providers.{}]`", provider.get_ref())));
-                let cause = format!("the agent `{name}` asks the provider `{}`, which is not configured", provider.get_ref());
+                let hint = nearest(provider.get_ref(), names)
+                    .map(|near| format!("did you mean `{near}`?"));
+                let hint = hint
+                    .or_else(|| Some(format!("add a table `[providers.{}]`", provider.get_ref())));
+                let cause = format!(
+                    "the agent `{name}` asks the provider `{}`, which is not configured",
+                    provider.get_ref()
+                );
                 return Err(wrong(Some(provider.span()), cause, hint));
             }
             let span = provider.span();
@@ -369,7 +423,10 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         }
         agent.runner = table.runner.unwrap_or(agent.runner);
         if let Some(toolboxes) = table.toolboxes {
-            agent.toolboxes = toolboxes.into_iter().map(ToolboxEntry::into_toolbox).collect();
+            agent.toolboxes = toolboxes
+                .into_iter()
+                .map(ToolboxEntry::into_toolbox)
+                .collect();
         }
         agent.system_prompt = table.system_prompt.or(agent.system_prompt);
         agent.options = table.options.as_ref().map(json).or(agent.options);
@@ -378,8 +435,14 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         loaded.config.agents.insert(name, agent);
     }
 
-    loaded.server = Server { listen: file.server.listen, token: file.server.token, hosts: file.server.hosts };
-    file.node.apply(&mut loaded.settings).map_err(|cause| wrong(None, cause, None))?;
+    loaded.server = Server {
+        listen: file.server.listen,
+        token: file.server.token,
+        hosts: file.server.hosts,
+    };
+    file.node
+        .apply(&mut loaded.settings)
+        .map_err(|cause| wrong(None, cause, None))?;
     Ok(loaded)
 }
 
@@ -387,7 +450,11 @@ impl HttpTable {
     fn into_rule(self) -> Result<Rule, (Range<usize>, String)> {
         let span = self.url.span();
         let mut rule = rule(self.url.get_ref()).map_err(|cause| (span, cause))?;
-        rule.methods = self.methods.iter().map(|method| method.to_ascii_uppercase()).collect();
+        rule.methods = self
+            .methods
+            .iter()
+            .map(|method| method.to_ascii_uppercase())
+            .collect();
         rule.private |= self.private;
         Ok(rule)
     }
@@ -396,15 +463,22 @@ impl HttpTable {
 impl ToolboxEntry {
     fn into_toolbox(self) -> Toolbox {
         match self {
-            Self::Alias(alias) => Toolbox { alias, options: None },
-            Self::Table(table) => Toolbox { alias: table.alias, options: table.options.as_ref().map(json) },
+            Self::Alias(alias) => Toolbox {
+                alias,
+                options: None,
+            },
+            Self::Table(table) => Toolbox {
+                alias: table.alias,
+                options: table.options.as_ref().map(json),
+            },
         }
     }
 }
 
 impl NodeTable {
     fn apply(self, settings: &mut Settings) -> Result<(), String> {
-        let set = |value: &mut Duration, to: Option<Span>| *value = to.map_or(*value, |span| span.0);
+        let set =
+            |value: &mut Duration, to: Option<Span>| *value = to.map_or(*value, |span| span.0);
         let lease_is_set = self.lease.is_some();
         set(&mut settings.lease, self.lease);
         if lease_is_set {
@@ -419,19 +493,28 @@ impl NodeTable {
         set(&mut settings.cancel_grace, self.cancel_grace);
         settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
         settings.max_tries = self.max_tries.unwrap_or(settings.max_tries).max(1);
-        settings.resume_concurrency = self.resume_concurrency.unwrap_or(settings.resume_concurrency).max(1);
+        settings.resume_concurrency = self
+            .resume_concurrency
+            .unwrap_or(settings.resume_concurrency)
+            .max(1);
         if settings.poll_every.is_zero() || settings.renew_every.is_zero() {
             return Err("`poll-every` and `renew-every` must not be zero".into());
         }
         if settings.renew_every + settings.lease_margin >= settings.lease {
-            return Err("`renew-every` and `lease-margin` together must be shorter than `lease`".into());
+            return Err(
+                "`renew-every` and `lease-margin` together must be shorter than `lease`".into(),
+            );
         }
         Ok(())
     }
 }
 
 /// Points a provider at another server, which is the grant to reach it.
-pub(crate) fn set_base_url(provider: &mut Provider, access: &mut Access, url: &str) -> Result<(), String> {
+pub(crate) fn set_base_url(
+    provider: &mut Provider,
+    access: &mut Access,
+    url: &str,
+) -> Result<(), String> {
     access.http = vec![rule(url)?];
     provider.base_url = Some(url.trim_end_matches('/').to_owned());
     Ok(())
@@ -451,7 +534,9 @@ fn rule(url: &str) -> Result<Rule, String> {
         return Err(wrong());
     }
     let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, Some(port.parse().map_err(|_| wrong())?)),
+        Some((host, port)) if !port.contains(']') => {
+            (host, Some(port.parse().map_err(|_| wrong())?))
+        }
         _ => (authority, None),
     };
     let host = host.to_ascii_lowercase();
@@ -461,8 +546,19 @@ fn rule(url: &str) -> Result<Rule, String> {
     // An operator who writes a private address down means it. A name may lead anywhere.
     let private = host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     let path = path.trim_end_matches('/');
-    let path_prefix = if path.is_empty() { "/".into() } else { path.into() };
-    Ok(Rule { scheme, host, port, methods: Vec::new(), path_prefix, private })
+    let path_prefix = if path.is_empty() {
+        "/".into()
+    } else {
+        path.into()
+    };
+    Ok(Rule {
+        scheme,
+        host,
+        port,
+        methods: Vec::new(),
+        path_prefix,
+        private,
+    })
 }
 
 fn json(table: &toml::Table) -> String {
@@ -470,7 +566,12 @@ fn json(table: &toml::Table) -> String {
 }
 
 fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+    text.as_bytes()
+        .iter()
+        .take(at)
+        .filter(|byte| **byte == b'\n')
+        .count()
+        + 1
 }
 
 /// The nearest valid name, from the words of a parser that met an unknown one.
@@ -490,8 +591,14 @@ fn nearest_of(message: &str) -> Option<String> {
 
 /// The name that differs least, if it differs little.
 pub(crate) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let most = (wrong.chars().count() / 3).max(1);
-    names.map(|name| (distance(wrong, name), name)).filter(|(distance, _)| *distance <= most).min().map(|(_, name)| name)
+    let length = wrong.chars().count();
+    // Two letters that changed places are two edits.
+    let most = (length / 3).max(2).min(length.saturating_sub(1));
+    names
+        .map(|name| (distance(wrong, name), name))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, name)| name)
 }
 
 /// Edits between two words.
@@ -529,22 +636,52 @@ mod tests {
     #[test]
     fn unknown_keys_are_told_with_line_and_nearest_name() {
         let text = "[agents.a]\nrunner = \"loop\"\nsytem-prompt = \"x\"\n";
-        check(text, "mainstay.toml:3", "sytem-prompt", Some("did you mean `system-prompt`?"));
-        check("\n[provider.x]\n", "mainstay.toml:2", "provider", Some("did you mean `providers`?"));
-        check("[node]\nlease = \"soon\"\n", "mainstay.toml:2", "`soon` is no time", None);
+        check(
+            text,
+            "mainstay.toml:3",
+            "sytem-prompt",
+            Some("did you mean `system-prompt`?"),
+        );
+        check(
+            "\n[provider.x]\n",
+            "mainstay.toml:2",
+            "provider",
+            Some("did you mean `providers`?"),
+        );
+        check(
+            "[node]\nlease = \"soon\"\n",
+            "mainstay.toml:2",
+            "`soon` is no time",
+            None,
+        );
     }
 
     #[test]
     fn an_unknown_provider_is_told_with_line_and_nearest_name() {
         let text = "[agents.a]\nprovider = \"opnai\"\n";
-        check(text, "mainstay.toml:2", "`opnai`, which is not configured", Some("did you mean `openai`?"));
+        check(
+            text,
+            "mainstay.toml:2",
+            "`opnai`, which is not configured",
+            Some("did you mean `openai`?"),
+        );
         let text = "[agents.a]\nprovider = \"elsewhere\"\n";
-        check(text, "mainstay.toml:2", "elsewhere", Some("add a table `[providers.elsewhere]`"));
+        check(
+            text,
+            "mainstay.toml:2",
+            "elsewhere",
+            Some("add a table `[providers.elsewhere]`"),
+        );
     }
 
     #[test]
     fn times_that_contradict_each_other_are_refused() {
-        check("[node]\nrenew-every = \"29s\"\n", "mainstay.toml", "shorter than `lease`", None);
+        check(
+            "[node]\nrenew-every = \"29s\"\n",
+            "mainstay.toml",
+            "shorter than `lease`",
+            None,
+        );
         let loaded = read("[node]\nlease = \"6s\"\nmax-attempts = 5\n").expect("right");
         assert_eq!(loaded.settings.renew_every, Duration::from_secs(2));
         assert_eq!(loaded.settings.max_attempts, 5);
@@ -560,30 +697,55 @@ mod tests {
         )
         .expect("right");
         let agent = &loaded.config.agents["coder"];
-        assert_eq!(agent.model, ModelRef { provider: "local".into(), model: "m".into() });
+        assert_eq!(
+            agent.model,
+            ModelRef {
+                provider: "local".into(),
+                model: "m".into()
+            }
+        );
         assert_eq!(agent.toolboxes[1].options.as_deref(), Some("{\"a\":1}"));
         assert!(loaded.config.agents.contains_key(AGENT));
-        assert_eq!(loaded.config.providers["local"].base_url.as_deref(), Some("http://127.0.0.1:8000/v1"));
+        assert_eq!(
+            loaded.config.providers["local"].base_url.as_deref(),
+            Some("http://127.0.0.1:8000/v1")
+        );
         let access = &loaded.providers["local"];
         assert!(access.http[0].private);
         assert_eq!(access.secrets["api-key"], Secret::File("/run/key".into()));
         let rule = &loaded.toolboxes["web"].http[0];
         assert_eq!((rule.host.as_str(), rule.private), ("*.example.com", false));
-        assert_eq!((rule.path_prefix.as_str(), rule.methods.as_slice()), ("/docs", ["GET".to_owned()].as_slice()));
+        assert_eq!(
+            (rule.path_prefix.as_str(), rule.methods.as_slice()),
+            ("/docs", ["GET".to_owned()].as_slice())
+        );
     }
 
     #[test]
     fn urls_of_grants_are_checked() {
-        for wrong in ["api.test", "ftp://a", "https://", "https://u@a/", "https://a:x/", "https://a/?b"] {
+        for wrong in [
+            "api.test",
+            "ftp://a",
+            "https://",
+            "https://u@a/",
+            "https://a:x/",
+            "https://a/?b",
+        ] {
             assert!(rule(wrong).is_err(), "{wrong}");
         }
         let rule = rule("http://[::1]:80").expect("a URL");
-        assert_eq!((rule.host.as_str(), rule.port, rule.private), ("[::1]", Some(80), true));
+        assert_eq!(
+            (rule.host.as_str(), rule.port, rule.private),
+            ("[::1]", Some(80), true)
+        );
     }
 
     #[test]
     fn the_nearest_name_is_near() {
-        assert_eq!(nearest("modle", ["model", "models"].into_iter()), Some("model"));
+        assert_eq!(
+            nearest("modle", ["model", "models"].into_iter()),
+            Some("model")
+        );
         assert_eq!(nearest("xyz", ["model"].into_iter()), None);
     }
 }

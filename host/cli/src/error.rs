@@ -51,7 +51,13 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), causes: Vec::new(), hint: None, broken_pipe: false }
+        Self {
+            code,
+            message: message.into(),
+            causes: Vec::new(),
+            hint: None,
+            broken_pipe: false,
+        }
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
@@ -84,7 +90,10 @@ impl From<io::Error> for Error {
     /// For errors of our own output; other files add what was to be done.
     fn from(error: io::Error) -> Self {
         let broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
-        Self { broken_pipe, ..Self::failed("cannot write the output").because(&error) }
+        Self {
+            broken_pipe,
+            ..Self::failed("cannot write the output").because(&error)
+        }
     }
 }
 
@@ -92,10 +101,11 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Refused(refused) => Self::from_refused(refused),
-            StoreError::Unavailable { .. } => {
-                Self { causes: causes(&error), ..Self::new(Code::Unavailable, error.to_string()) }
-                    .hint("see whether the disk is full, then try again")
+            StoreError::Unavailable { .. } => Self {
+                causes: causes(&error),
+                ..Self::new(Code::Unavailable, error.to_string())
             }
+            .hint("see whether the disk is full, then try again"),
             StoreError::Damaged { .. } => Self::failed(error.to_string()),
         }
     }
@@ -105,12 +115,10 @@ impl Error {
     fn from_refused(refused: &Refused) -> Self {
         let text = refused.to_string();
         match refused {
-            Refused::NotFound(_) => {
-                Self::new(Code::NotFound, text).hint("list the sessions with `mainstay session list`")
-            }
-            Refused::NotRunnable(NotRunnable::Quarantined(_)) => {
-                Self::new(Code::Conflict, text).hint("let it go on with `mainstay session resume ID`")
-            }
+            Refused::NotFound(_) => Self::new(Code::NotFound, text)
+                .hint("list the sessions with `mainstay session list`"),
+            Refused::NotRunnable(NotRunnable::Quarantined(_)) => Self::new(Code::Conflict, text)
+                .hint("let it go on with `mainstay session resume ID`"),
             Refused::Rule(_) => Self::failed(text),
             _ => Self::new(Code::Conflict, text),
         }
@@ -120,19 +128,27 @@ impl Error {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
         let (code, hint) = match &error {
-            OpenError::Owned { .. } => (Code::Conflict, Some("stop that process, or name another file with `--store`")),
-            OpenError::Missing { .. } => {
-                (Code::NotFound, Some("begin a session with `mainstay run`, or name the file with `--store`"))
-            }
+            OpenError::Owned { .. } => (
+                Code::Conflict,
+                Some("stop that process, or name another file with `--store`"),
+            ),
+            OpenError::Missing { .. } => (
+                Code::NotFound,
+                Some("begin a session with `mainstay run`, or name the file with `--store`"),
+            ),
             OpenError::Foreign { .. } => (Code::Config, Some("name another file with `--store`")),
-            OpenError::NewerSchema { .. } | OpenError::OlderSchema { .. } | OpenError::Network { .. } => {
-                (Code::Config, None)
-            }
+            OpenError::NewerSchema { .. }
+            | OpenError::OlderSchema { .. }
+            | OpenError::Network { .. } => (Code::Config, None),
             _ => (Code::Unavailable, None),
         };
         let causes = causes(&error);
         let hint = hint.map(Into::into);
-        Self { causes, hint, ..Self::new(code, format!("cannot open the store: {error}")) }
+        Self {
+            causes,
+            hint,
+            ..Self::new(code, format!("cannot open the store: {error}"))
+        }
     }
 }
 
@@ -142,13 +158,13 @@ impl From<PluginError> for Error {
             PluginError::Refused(text) => Self::new(Code::PluginRefused, "the plugin is refused")
                 .cause(text.clone())
                 .hint("see what it asks for with `mainstay plugin inspect FILE`"),
-            PluginError::NotFound(text) => {
-                Self::new(Code::NotFound, text.clone()).hint("list the plugins with `mainstay plugin list`")
-            }
+            PluginError::NotFound(text) => Self::new(Code::NotFound, text.clone())
+                .hint("list the plugins with `mainstay plugin list`"),
             PluginError::Invalid(text) => Self::new(Code::Usage, text.clone()),
-            PluginError::Unavailable(_) => {
-                Self { causes: causes(&error), ..Self::new(Code::Unavailable, error.to_string()) }
-            }
+            PluginError::Unavailable(_) => Self {
+                causes: causes(&error),
+                ..Self::new(Code::Unavailable, error.to_string())
+            },
         }
     }
 }

@@ -33,7 +33,14 @@ pub(crate) struct Show<'c> {
 
 impl<'c> Show<'c> {
     pub(crate) fn new(context: &'c Context, after: Seq) -> Self {
-        Self { context, ahead: HashMap::new(), calls: HashMap::new(), seen: after, outcome: None, interrupted: false }
+        Self {
+            context,
+            ahead: HashMap::new(),
+            calls: HashMap::new(),
+            seen: after,
+            outcome: None,
+            interrupted: false,
+        }
     }
 
     pub(crate) fn told(&mut self, told: Told) -> Result<()> {
@@ -47,7 +54,9 @@ impl<'c> Show<'c> {
                 Ok(self.context.printer.text(&text)?)
             }
             Told::Live(Live::Progress { call, message }) => {
-                self.context.printer.dim(format!("  … {call}: {}", brief(&message, 100)));
+                self.context
+                    .printer
+                    .dim(format!("  … {call}: {}", brief(&message, 100)));
                 Ok(())
             }
             Told::Live(_) | Told::Synced => Ok(()),
@@ -60,7 +69,9 @@ impl<'c> Show<'c> {
             printer.value(record)?;
         }
         // What this build does not know is not shown.
-        let Ok(event) = record.decode() else { return Ok(()) };
+        let Ok(event) = record.decode() else {
+            return Ok(());
+        };
         match event.body {
             EventBody::StepOutput { step, pieces } => {
                 for piece in pieces {
@@ -71,8 +82,16 @@ impl<'c> Show<'c> {
                 printer.text(&text_of(&parts))?;
                 printer.end_line()?;
             }
-            EventBody::RetryScheduled { attempt, wait_ms, failure, .. } => {
-                printer.dim(format!("  the model call failed, try {attempt} in {wait_ms} ms: {}", brief(&failure.message, 200)));
+            EventBody::RetryScheduled {
+                attempt,
+                wait_ms,
+                failure,
+                ..
+            } => {
+                printer.dim(format!(
+                    "  the model call failed, try {attempt} in {wait_ms} ms: {}",
+                    brief(&failure.message, 200)
+                ));
             }
             EventBody::ModelEnded { step, ending, .. } => {
                 self.ahead.remove(&step);
@@ -84,12 +103,18 @@ impl<'c> Show<'c> {
                 }
             }
             EventBody::CallSettled { result, .. } => {
-                printer.note(format!("  {} {}", show::mark(result.outcome), brief(&text_of(&result.output), 100).dimmed()));
+                printer.note(format!(
+                    "  {} {}",
+                    show::mark(result.outcome),
+                    brief(&text_of(&result.output), 100).dimmed()
+                ));
             }
             EventBody::StepRecovered(_) => printer.note(show::event(record).yellow()),
-            EventBody::RecoveryRecorded { .. } => printer.dim("  recovered: the session goes on from its log"),
+            EventBody::RecoveryRecorded { .. } => {
+                printer.dim("  recovered: the session goes on from its log")
+            }
             EventBody::InterruptRequested {} => self.interrupted = true,
-            EventBody::TurnEnded { outcome } => self.outcome = Some(outcome),
+            EventBody::TurnEnded { outcome, .. } => self.outcome = Some(outcome),
             _ => {}
         }
         Ok(())
@@ -134,14 +159,22 @@ impl<'c> Show<'c> {
     /// What the session came to.
     pub(crate) fn end(&self, session: &Session) -> Result<()> {
         if let (Status::Quarantined, Some(reason)) = (session.status, &session.quarantined) {
-            return Err(Error::failed(format!("session {} is quarantined", session.id))
-                .cause(reason.clone())
-                .hint(format!("let it go on with `mainstay session resume {}`", session.id)));
+            return Err(
+                Error::failed(format!("session {} is quarantined", session.id))
+                    .cause(reason.clone())
+                    .hint(format!(
+                        "let it go on with `mainstay session resume {}`",
+                        session.id
+                    )),
+            );
         }
         match &self.outcome {
             Some(TurnOutcome::Failed { error }) => Err(Error::failed("the turn failed")
                 .cause(error.clone())
-                .hint(format!("see what happened with `mainstay session log {}`", session.id))),
+                .hint(format!(
+                    "see what happened with `mainstay session log {}`",
+                    session.id
+                ))),
             Some(TurnOutcome::Interrupted) => Err(interrupted(session.id)),
             None if self.interrupted => Err(interrupted(session.id)),
             _ => Ok(()),
@@ -151,12 +184,18 @@ impl<'c> Show<'c> {
 
 /// The error that says that a run was stopped.
 pub(crate) fn interrupted(session: SessionId) -> Error {
-    Error::new(Code::Interrupted, "the turn was stopped")
-        .hint(format!("go on with `mainstay run --session {session} \"…\"`"))
+    Error::new(Code::Interrupted, "the turn was stopped").hint(format!(
+        "go on with `mainstay run --session {session} \"…\"`"
+    ))
 }
 
 /// Shows a session until it has nothing to do. Ctrl-C stops the session, a second one this process.
-pub(crate) async fn to_the_end(client: &Client, follow: &mut Follow, show: &mut Show<'_>, id: SessionId) -> Result<Session> {
+pub(crate) async fn to_the_end(
+    client: &Client,
+    follow: &mut Follow,
+    show: &mut Show<'_>,
+    id: SessionId,
+) -> Result<Session> {
     let mut signals = Signals::listen()?;
     let mut idle = std::pin::pin!(client.idle(id));
     let mut stops = 0;

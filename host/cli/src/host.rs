@@ -32,7 +32,11 @@ pub(crate) struct Listen {
 impl Listen {
     /// For this process and commands on this machine.
     pub(crate) fn local(token: Option<String>) -> Self {
-        Self { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), token, hosts: Vec::new() }
+        Self {
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            token,
+            hosts: Vec::new(),
+        }
     }
 }
 
@@ -55,26 +59,42 @@ impl Host {
         if !listen.address.ip().is_loopback() && listen.token.is_none() {
             return Err(Error::new(
                 Code::Config,
-                format!("{} can be reached from other machines, so a token is needed", listen.address),
+                format!(
+                    "{} can be reached from other machines, so a token is needed",
+                    listen.address
+                ),
             )
             .hint("give one with `--token` or MAINSTAY_TOKEN, or listen on 127.0.0.1"));
         }
         paths.create()?;
         let listener = TcpListener::bind(listen.address).await.map_err(|error| {
-            Error::new(Code::Unavailable, format!("cannot listen on {}", listen.address))
-                .because(&error)
-                .hint("name another address with `--listen`, or port 0 for a free one")
+            Error::new(
+                Code::Unavailable,
+                format!("cannot listen on {}", listen.address),
+            )
+            .because(&error)
+            .hint("name another address with `--listen`, or port 0 for a free one")
         })?;
-        let bound = listener.local_addr().map_err(|error| Error::failed("cannot tell the address").because(&error))?;
+        let bound = listener
+            .local_addr()
+            .map_err(|error| Error::failed("cannot tell the address").because(&error))?;
 
         let clock = Arc::new(SystemClock::default());
         let owner = OwnerId::new();
-        let options = mainstay_store::Options { clock: clock.clone(), owner, ..mainstay_store::Options::default() };
+        let options = mainstay_store::Options {
+            clock: clock.clone(),
+            owner,
+            ..mainstay_store::Options::default()
+        };
         let store = Arc::new(SqliteStore::open(&paths.store, options).await?);
         let plugins = Plugins::new(paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
         plugins.install_shipped().await?;
 
-        let ports = Ports { store: Arc::clone(&store) as Arc<dyn Store>, plugins: plugins.port(), clock };
+        let ports = Ports {
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            plugins: plugins.port(),
+            clock,
+        };
         let config = Arc::new(SharedConfig::new(loaded.config));
         let node = Node::start(ports, loaded.settings, config);
 
@@ -82,8 +102,12 @@ impl Host {
         if !bound.ip().is_unspecified() {
             hosts.push(bound.ip().to_string());
         }
-        let options =
-            Options { token: listen.token, hosts, any_address: bound.ip().is_unspecified(), ..Options::default() };
+        let options = Options {
+            token: listen.token,
+            hosts,
+            any_address: bound.ip().is_unspecified(),
+            ..Options::default()
+        };
         let state = ServerState::new(Arc::clone(&node), Arc::new(plugins), options);
         let stop = CancellationToken::new();
         let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
@@ -94,10 +118,19 @@ impl Host {
             ip => ip,
         };
         let address = format!("http://{}", SocketAddr::new(near, bound.port()));
-        store.publish_address(Some(address.clone())).map_err(|error| {
-            Error::new(Code::Unavailable, "cannot write the lock file of the store").because(&error)
-        })?;
-        Ok(Self { address, node, store, server, stop })
+        store
+            .publish_address(Some(address.clone()))
+            .map_err(|error| {
+                Error::new(Code::Unavailable, "cannot write the lock file of the store")
+                    .because(&error)
+            })?;
+        Ok(Self {
+            address,
+            node,
+            store,
+            server,
+            stop,
+        })
     }
 
     /// Stops: what runs is interrupted as a shutdown, so that the next start goes on with it at once.

@@ -28,7 +28,10 @@ pub(crate) fn begin(global: &Global, usual: &str) -> Result<()> {
             .because(&error)
             .hint("write a level, or `target=level` pairs: `--log info,mainstay_core=debug`")
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Lines).with_ansi(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(Lines)
+        .with_ansi(false);
     let begun = match global.log_format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
@@ -63,7 +66,9 @@ impl io::Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let text = String::from_utf8_lossy(&self.0);
-        let text = REDACT.get().map_or_else(|| text.to_string(), |redact| redact(&text));
+        let text = REDACT
+            .get()
+            .map_or_else(|| text.to_string(), |redact| redact(&text));
         // A log that cannot be written has nowhere to say so.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }

@@ -38,10 +38,18 @@ fn main() -> ExitCode {
             let usage = error.use_stderr();
             // A broken pipe is success here too.
             let _ = error.print();
-            return if usage { ExitCode::from(Code::Usage as u8) } else { ExitCode::SUCCESS };
+            return if usage {
+                ExitCode::from(Code::Usage as u8)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
-    let printer = Arc::new(Printer::new(cli.global.json, cli.global.quiet, cli.global.color));
+    let printer = Arc::new(Printer::new(
+        cli.global.json,
+        cli.global.quiet,
+        cli.global.color,
+    ));
     match run(cli, &printer) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.broken_pipe => ExitCode::SUCCESS,
@@ -53,7 +61,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, printer: &Arc<Printer>) -> error::Result<()> {
-    let usual = if matches!(cli.command, Command::Serve(_)) { "info" } else { "error" };
+    let usual = if matches!(cli.command, Command::Serve(_)) {
+        "info"
+    } else {
+        "error"
+    };
     logs::begin(&cli.global, usual)?;
     // HTTP clients of this process share one implementation of TLS.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -61,7 +73,10 @@ fn run(cli: Cli, printer: &Arc<Printer>) -> error::Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::failed("cannot start the runtime").because(&error))?;
-    let context = Context { global: cli.global, printer: Arc::clone(printer) };
+    let context = Context {
+        global: cli.global,
+        printer: Arc::clone(printer),
+    };
     let done = runtime.block_on(command::dispatch(&context, cli.command));
     // A read of stdin that nobody waits for any more must not hold the process.
     runtime.shutdown_background();

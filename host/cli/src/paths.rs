@@ -29,17 +29,27 @@ impl Paths {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => PathBuf::from("."),
         };
-        Ok(Self { store, workspaces: folder.join("workspaces"), cache: folder.join("cache") })
+        Ok(Self {
+            store,
+            workspaces: folder.join("workspaces"),
+            cache: folder.join("cache"),
+        })
     }
 
     /// Makes the folders that a writer needs.
     pub(crate) fn create(&self) -> Result<()> {
-        let folder = self.store.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = self
+            .store
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         for folder in folder.into_iter().chain([&*self.workspaces, &*self.cache]) {
             std::fs::create_dir_all(folder).map_err(|error| {
-                Error::new(Code::Unavailable, format!("cannot create the folder {}", folder.display()))
-                    .because(&error)
-                    .hint("name another place with `--store FILE`")
+                Error::new(
+                    Code::Unavailable,
+                    format!("cannot create the folder {}", folder.display()),
+                )
+                .because(&error)
+                .hint("name another place with `--store FILE`")
             })?;
         }
         Ok(())
@@ -48,21 +58,35 @@ impl Paths {
 
 /// The user's data folder for us.
 fn data() -> Result<PathBuf> {
-    folder("XDG_DATA_HOME", ".local/share").map(|data| data.join("mainstay")).ok_or_else(|| {
-        Error::new(Code::Config, "cannot tell where to keep the store: neither XDG_DATA_HOME nor HOME is set")
+    folder("XDG_DATA_HOME", ".local/share")
+        .map(|data| data.join("mainstay"))
+        .ok_or_else(|| {
+            Error::new(
+                Code::Config,
+                "cannot tell where to keep the store: neither XDG_DATA_HOME nor HOME is set",
+            )
             .hint("name a file with `--store FILE`")
-    })
+        })
 }
 
 /// The configuration file that applies: the nearest one upward from here, else the user's.
 pub(crate) fn config() -> Option<PathBuf> {
     let here = env::current_dir().ok();
-    let upward = here.as_deref().into_iter().flat_map(Path::ancestors).map(|folder| folder.join(CONFIG));
-    let user = folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("mainstay").join(CONFIG));
+    let upward = here
+        .as_deref()
+        .into_iter()
+        .flat_map(Path::ancestors)
+        .map(|folder| folder.join(CONFIG));
+    let user =
+        folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("mainstay").join(CONFIG));
     upward.chain(user).find(|file| file.is_file())
 }
 
 fn folder(variable: &str, below_home: &str) -> Option<PathBuf> {
-    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let set = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     set(variable).or_else(|| set("HOME").map(|home| home.join(below_home)))
 }

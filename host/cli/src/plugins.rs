@@ -17,11 +17,31 @@ use crate::wiring::Wired;
 
 /// What the binary brings along: kind, name and component.
 const SHIPPED: &[(Kind, &str, &[u8])] = &[
-    (Kind::Runner, "loop", include_bytes!(env!("MAINSTAY_GUEST_LOOP"))),
-    (Kind::Provider, "openai-chat", include_bytes!(env!("MAINSTAY_GUEST_OPENAI_CHAT"))),
-    (Kind::Provider, "parrot", include_bytes!(env!("MAINSTAY_GUEST_PARROT"))),
-    (Kind::Toolbox, "files", include_bytes!(env!("MAINSTAY_GUEST_FILES"))),
-    (Kind::Toolbox, "web", include_bytes!(env!("MAINSTAY_GUEST_WEB"))),
+    (
+        Kind::Runner,
+        "loop",
+        include_bytes!(env!("MAINSTAY_GUEST_LOOP")),
+    ),
+    (
+        Kind::Provider,
+        "openai-chat",
+        include_bytes!(env!("MAINSTAY_GUEST_OPENAI_CHAT")),
+    ),
+    (
+        Kind::Provider,
+        "parrot",
+        include_bytes!(env!("MAINSTAY_GUEST_PARROT")),
+    ),
+    (
+        Kind::Toolbox,
+        "files",
+        include_bytes!(env!("MAINSTAY_GUEST_FILES")),
+    ),
+    (
+        Kind::Toolbox,
+        "web",
+        include_bytes!(env!("MAINSTAY_GUEST_WEB")),
+    ),
 ];
 
 /// Behind a name: the component of that name that a binary last brought along. Tells a name that an
@@ -62,10 +82,7 @@ impl Plugins {
             if last == Some(&digest) && now.is_some() {
                 continue;
             }
-            if self.store.plugin(&digest).await?.is_none() {
-                let info = self.wired.inspect(bytes.to_vec()).await?;
-                self.store.plugin_put(&info, bytes).await?;
-            }
+            self.wired.install(bytes).await?;
             if now.is_none() || now == last {
                 self.store.alias_put(*kind, alias, Some(&digest)).await?;
             }
@@ -82,14 +99,17 @@ impl Plugins {
 
 /// Looks at a component without a store.
 pub(crate) async fn inspect(bytes: Vec<u8>) -> Result<PluginInfo> {
-    Ok(crate::wiring::inspect(bytes).await?)
+    crate::wiring::inspect(&bytes).await
 }
 
 fn with_names(info: PluginInfo, aliases: &[(Kind, String, String)]) -> Plugin {
-    let names = aliases
-        .iter()
-        .filter(|(kind, alias, digest)| *kind == info.kind && *digest == info.digest && !alias.ends_with(MARK));
-    Plugin { aliases: names.map(|(_, alias, _)| alias.clone()).collect(), info }
+    let names = aliases.iter().filter(|(kind, alias, digest)| {
+        *kind == info.kind && *digest == info.digest && !alias.ends_with(MARK)
+    });
+    Plugin {
+        aliases: names.map(|(_, alias, _)| alias.clone()).collect(),
+        info,
+    }
 }
 
 fn unavailable(error: StoreError) -> PluginError {
@@ -99,11 +119,15 @@ fn unavailable(error: StoreError) -> PluginError {
 /// Whether a text may be a name.
 fn check_name(alias: &str) -> Result<(), PluginError> {
     let fits = (1..=64).contains(&alias.len())
-        && alias.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte));
+        && alias.bytes().all(|byte| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte)
+        });
     if fits {
         return Ok(());
     }
-    Err(PluginError::Invalid(format!("`{alias}` is no name: use 1 to 64 of a-z, 0-9, `-`, `_` and `.`")))
+    Err(PluginError::Invalid(format!(
+        "`{alias}` is no name: use 1 to 64 of a-z, 0-9, `-`, `_` and `.`"
+    )))
 }
 
 #[async_trait]
@@ -112,15 +136,17 @@ impl PluginAdmin for Plugins {
         if let Some(alias) = &alias {
             check_name(alias)?;
         }
-        let info = self.wired.inspect(bytes.clone()).await?;
+        let info = self.wired.install(&bytes).await?;
         let alias = alias.unwrap_or_else(|| info.name.clone());
-        self.store.plugin_put(&info, &bytes).await.map_err(unavailable)?;
-        self.store.alias_put(info.kind, &alias, Some(&info.digest)).await.map_err(unavailable)?;
+        self.store
+            .alias_put(info.kind, &alias, Some(&info.digest))
+            .await
+            .map_err(unavailable)?;
         self.view(info).await
     }
 
     async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError> {
-        self.wired.inspect(bytes).await
+        self.wired.inspect(&bytes).await
     }
 
     async fn list(&self) -> Result<Vec<Plugin>, PluginError> {
@@ -134,7 +160,13 @@ impl PluginAdmin for Plugins {
             .map(|info| with_names(info, &aliases))
             .collect();
         plugins.sort_by(|a, b| {
-            let key = |plugin: &Plugin| (plugin.info.kind.to_string(), plugin.info.name.clone(), plugin.info.digest.clone());
+            let key = |plugin: &Plugin| {
+                (
+                    plugin.info.kind.to_string(),
+                    plugin.info.name.clone(),
+                    plugin.info.digest.clone(),
+                )
+            };
             key(a).cmp(&key(b))
         });
         Ok(plugins)
@@ -142,14 +174,32 @@ impl PluginAdmin for Plugins {
 
     async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError> {
         let aliases = self.store.aliases().await.map_err(unavailable)?;
-        let found = aliases.iter().find(|(of, name, _)| *of == kind && name == alias && !name.ends_with(MARK));
+        let found = aliases
+            .iter()
+            .find(|(of, name, _)| *of == kind && name == alias && !name.ends_with(MARK));
         let (_, _, digest) =
             found.ok_or_else(|| PluginError::NotFound(format!("there is no {kind} `{alias}`")))?;
-        self.store.alias_put(kind, alias, None).await.map_err(unavailable)?;
+        self.store
+            .alias_put(kind, alias, None)
+            .await
+            .map_err(unavailable)?;
         // A component without a name goes, unless a step that is not settled was decided under it.
-        let named = aliases.iter().any(|(of, name, other)| other == digest && !(*of == kind && name == alias));
-        if !named && !self.store.digests_in_use().await.map_err(unavailable)?.contains(digest) {
-            self.store.plugin_delete(digest).await.map_err(unavailable)?;
+        let named = aliases
+            .iter()
+            .any(|(of, name, other)| other == digest && !(*of == kind && name == alias));
+        if !named
+            && !self
+                .store
+                .digests_in_use()
+                .await
+                .map_err(unavailable)?
+                .contains(digest)
+        {
+            self.store
+                .plugin_delete(digest)
+                .await
+                .map_err(unavailable)?;
+            self.wired.forget(digest);
         }
         Ok(())
     }
@@ -157,11 +207,21 @@ impl PluginAdmin for Plugins {
     async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin, PluginError> {
         check_name(alias)?;
         let info = self.store.plugin(digest).await.map_err(unavailable)?;
-        let info = info.ok_or_else(|| PluginError::NotFound(format!("no component of the digest `{digest}` is installed")))?;
+        let info = info.ok_or_else(|| {
+            PluginError::NotFound(format!(
+                "no component of the digest `{digest}` is installed"
+            ))
+        })?;
         if info.kind != kind {
-            return Err(PluginError::Invalid(format!("`{}` is a {} and no {kind}", info.name, info.kind)));
+            return Err(PluginError::Invalid(format!(
+                "`{}` is a {} and no {kind}",
+                info.name, info.kind
+            )));
         }
-        self.store.alias_put(kind, alias, Some(digest)).await.map_err(unavailable)?;
+        self.store
+            .alias_put(kind, alias, Some(digest))
+            .await
+            .map_err(unavailable)?;
         self.view(info).await
     }
 }

@@ -63,13 +63,21 @@ impl Printer {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(tame(text).as_bytes())?;
         out.flush()?;
-        *self.open_line.lock().unwrap_or_else(PoisonError::into_inner) = !text.ends_with('\n');
+        *self
+            .open_line
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = !text.ends_with('\n');
         Ok(())
     }
 
     /// Ends the line of data that [`Printer::text`] left open.
     pub(crate) fn end_line(&self) -> io::Result<()> {
-        if std::mem::take(&mut *self.open_line.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if std::mem::take(
+            &mut *self
+                .open_line
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        ) {
             let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
             out.write_all(b"\n")?;
             out.flush()?;
@@ -99,10 +107,19 @@ impl Printer {
     pub(crate) fn error(&self, error: &Error) {
         let _ = self.end_line();
         let mut err = self.err.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = if error.code == Code::Interrupted { "interrupted".yellow().to_string() } else { "error".red().bold().to_string() };
+        let word = if error.code == Code::Interrupted {
+            "interrupted".yellow().to_string()
+        } else {
+            "error".red().bold().to_string()
+        };
         let _ = writeln!(err, "{word}: {}", tame(&error.message));
         for cause in &error.causes {
-            let _ = writeln!(err, "  {} {}", "cause:".dimmed(), tame(cause).replace('\n', "\n    "));
+            let _ = writeln!(
+                err,
+                "  {} {}",
+                "cause:".dimmed(),
+                tame(cause).replace('\n', "\n    ")
+            );
         }
         if let Some(hint) = &error.hint {
             let _ = writeln!(err, "\n{} {}", "hint:".cyan(), tame(hint));
@@ -114,7 +131,10 @@ impl Printer {
 pub(crate) fn tame(text: &str) -> std::borrow::Cow<'_, str> {
     let wild = |c: char| c.is_control() && c != '\n' && c != '\t';
     if text.contains(wild) {
-        text.chars().filter(|c| !wild(*c)).collect::<String>().into()
+        text.chars()
+            .filter(|c| !wild(*c))
+            .collect::<String>()
+            .into()
     } else {
         text.into()
     }
@@ -125,7 +145,11 @@ pub(crate) fn brief(text: &str, most: usize) -> String {
     let text = tame(text);
     let line = text.trim().lines().next().unwrap_or_default();
     let cut: String = line.chars().take(most).collect();
-    if cut.len() < text.trim().len() { format!("{cut}…") } else { cut }
+    if cut.len() < text.trim().len() {
+        format!("{cut}…")
+    } else {
+        cut
+    }
 }
 
 /// How long ago, roughly.

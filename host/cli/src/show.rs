@@ -35,32 +35,57 @@ fn status_width(status: Status) -> usize {
 /// A session as a line of a list.
 pub(crate) fn line(session: &Session, now: u64) -> String {
     let pad = " ".repeat(12_usize.saturating_sub(status_width(session.status)));
-    let title = session.title.as_deref().map(|title| brief(title, 60)).unwrap_or_default();
+    let title = session
+        .title
+        .as_deref()
+        .map(|title| brief(title, 60))
+        .unwrap_or_default();
     let when = ago(now.saturating_sub(session.updated_at));
-    format!("{}  {}{pad}{when:<9} {:<12} {title}", session.id, status(session.status), brief(&session.agent, 12))
+    format!(
+        "{}  {}{pad}{when:<9} {:<12} {title}",
+        session.id,
+        status(session.status),
+        brief(&session.agent, 12)
+    )
 }
 
 /// A session with all that matters.
 pub(crate) fn session(session: &Session) -> Vec<String> {
-    let mut lines = vec![format!("session   {}", session.id.bold()), format!("status    {}", status(session.status))];
+    let mut lines = vec![
+        format!("session   {}", session.id.bold()),
+        format!("status    {}", status(session.status)),
+    ];
     if let Some(title) = &session.title {
         lines.push(format!("title     {}", brief(title, 100)));
     }
     lines.push(format!("agent     {}", tame(&session.agent)));
     if let Some(model) = &session.model {
-        lines.push(format!("model     {}/{}", tame(&model.provider), tame(&model.model)));
+        lines.push(format!(
+            "model     {}/{}",
+            tame(&model.provider),
+            tame(&model.model)
+        ));
     }
     lines.push(format!("head      {}", session.head));
     if session.pending_inputs > 0 {
         lines.push(format!("pending   {} inputs", session.pending_inputs));
     }
     if session.usage.input_tokens + session.usage.output_tokens > 0 {
-        lines.push(format!("tokens    {} in, {} out", session.usage.input_tokens, session.usage.output_tokens));
+        lines.push(format!(
+            "tokens    {} in, {} out",
+            session.usage.input_tokens, session.usage.output_tokens
+        ));
     }
     if let Some(claim) = &session.claim {
-        let step = claim.step.map(|step| format!(", step {step}")).unwrap_or_default();
+        let step = claim
+            .step
+            .map(|step| format!(", step {step}"))
+            .unwrap_or_default();
         let phase = format!("{:?}", claim.phase).to_lowercase();
-        lines.push(format!("claim     execution {} of {}, phase {phase}{step}", claim.execution, claim.owner));
+        lines.push(format!(
+            "claim     execution {} of {}, phase {phase}{step}",
+            claim.execution, claim.owner
+        ));
     }
     if session.attempts > 0 {
         lines.push(format!("crashes   {} in a row", session.attempts));
@@ -74,28 +99,46 @@ pub(crate) fn session(session: &Session) -> Vec<String> {
 /// An item of a history.
 pub(crate) fn item(item: &Item) -> Vec<String> {
     match &item.body {
-        ItemBody::User(parts) => vec![format!("{} {}", "›".cyan().bold(), tame(&text_of(parts)).bold())],
+        ItemBody::User(parts) => vec![format!(
+            "{} {}",
+            "›".cyan().bold(),
+            tame(&text_of(parts)).bold()
+        )],
         ItemBody::Assistant(assistant) => {
             let mut lines: Vec<String> = assistant.content.iter().filter_map(content).collect();
             match &assistant.ending {
                 Ending::Finished(_) => {}
-                Ending::Failed(failure) => lines.push(format!("{} {}", "✗".red(), tame(&failure.message))),
+                Ending::Failed(failure) => {
+                    lines.push(format!("{} {}", "✗".red(), tame(&failure.message)))
+                }
                 Ending::Interrupted => lines.push("(interrupted)".yellow().to_string()),
             }
             lines
         }
         ItemBody::ToolResult(result) => {
-            vec![format!("  {} {}", mark(result.outcome), brief(&text_of(&result.output), 100).dimmed())]
+            vec![format!(
+                "  {} {}",
+                mark(result.outcome),
+                brief(&text_of(&result.output), 100).dimmed()
+            )]
         }
         ItemBody::Compaction(compaction) => {
-            vec![format!("(summary) {}", brief(&text_of(&compaction.summary), 200)).dimmed().to_string()]
+            vec![
+                format!("(summary) {}", brief(&text_of(&compaction.summary), 200))
+                    .dimmed()
+                    .to_string(),
+            ]
         }
         ItemBody::Recovered(recovered) => {
             let calls = match recovered.settled.len() {
                 0 => String::new(),
                 settled => format!(", {settled} calls settled"),
             };
-            vec![format!("(recovered after a crash{calls})").yellow().to_string()]
+            vec![
+                format!("(recovered after a crash{calls})")
+                    .yellow()
+                    .to_string(),
+            ]
         }
         ItemBody::Signal(signal) => vec![format!("(signal {})", tame(&signal.name))],
         _ => Vec::new(),
@@ -105,7 +148,9 @@ pub(crate) fn item(item: &Item) -> Vec<String> {
 fn content(content: &Content) -> Option<String> {
     match content {
         Content::Text(text) => Some(tame(text).into_owned()),
-        Content::ToolCall(call) | Content::HostedCall(call) => Some(self::call(&call.tool, &call.arguments)),
+        Content::ToolCall(call) | Content::HostedCall(call) => {
+            Some(self::call(&call.tool, &call.arguments))
+        }
         Content::Media(media) => Some(format!("[{}]", tame(&media.media_type))),
         _ => None,
     }
@@ -113,7 +158,11 @@ fn content(content: &Content) -> Option<String> {
 
 /// A call on one line.
 pub(crate) fn call(tool: &str, arguments: &str) -> String {
-    format!("  {} {}", "→".blue(), format!("{}({})", tame(tool), brief(arguments, 80)).blue())
+    format!(
+        "  {} {}",
+        "→".blue(),
+        format!("{}({})", tame(tool), brief(arguments, 80)).blue()
+    )
 }
 
 /// The mark of a result.
@@ -126,7 +175,10 @@ pub(crate) fn mark(outcome: ToolOutcome) -> String {
 
 /// An enum's name as JSON has it.
 fn word(value: &impl serde::Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// The text of the newest answer, from items that are newest first.
@@ -134,10 +186,13 @@ pub(crate) fn answer(newest_first: &[Item]) -> String {
     for item in newest_first {
         match &item.body {
             ItemBody::Assistant(assistant) => {
-                let texts = assistant.content.iter().filter_map(|content| match content {
-                    Content::Text(text) => Some(text.as_str()),
-                    _ => None,
-                });
+                let texts = assistant
+                    .content
+                    .iter()
+                    .filter_map(|content| match content {
+                        Content::Text(text) => Some(text.as_str()),
+                        _ => None,
+                    });
                 return texts.collect();
             }
             ItemBody::User(_) => break,
@@ -149,7 +204,10 @@ pub(crate) fn answer(newest_first: &[Item]) -> String {
 
 /// An event on one line: seq, type and what it says.
 pub(crate) fn event(record: &Record) -> String {
-    let says = record.decode().map(|event| says(&event.body)).unwrap_or_else(|error| error.to_string());
+    let says = record
+        .decode()
+        .map(|event| says(&event.body))
+        .unwrap_or_else(|error| error.to_string());
     let kind = format!("{:<22}", record.kind);
     let kind = match record.kind.split('.').next().unwrap_or_default() {
         "execution" => kind.magenta().to_string(),
@@ -167,14 +225,16 @@ fn says(body: &EventBody) -> String {
     match body {
         EventBody::SessionCreated(created) => format!("agent {}", created.agent),
         EventBody::SessionQuarantined { reason } => reason.clone(),
-        EventBody::InputAdmitted { content, delivery, .. } => match content {
+        EventBody::InputAdmitted {
+            content, delivery, ..
+        } => match content {
             InputContent::Prompt { parts } => format!("{}: {}", word(delivery), text(parts)),
             other => format!("{}: {}", word(delivery), other.kind()),
         },
         EventBody::ExecutionStarted { execution, owner } => format!("{execution} of {owner}"),
         EventBody::ExecutionFailed { error, .. } => error.clone(),
         EventBody::ExecutionInterrupted { reason, .. } => word(reason),
-        EventBody::TurnEnded { outcome } => match outcome {
+        EventBody::TurnEnded { outcome, .. } => match outcome {
             TurnOutcome::Done => "done".into(),
             TurnOutcome::Failed { error } => format!("failed: {error}"),
             TurnOutcome::Interrupted => "interrupted".into(),
@@ -184,12 +244,21 @@ fn says(body: &EventBody) -> String {
             Some(provider) => format!("asks {}/{}", provider.alias, provider.model),
             None => format!("by {}", started.runner.name),
         },
-        EventBody::StepOutput { pieces, .. } => pieces.iter().map(piece).collect::<Vec<_>>().join(" "),
-        EventBody::RetryScheduled { attempt, wait_ms, failure, .. } => {
+        EventBody::StepOutput { pieces, .. } => {
+            pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
+        }
+        EventBody::RetryScheduled {
+            attempt,
+            wait_ms,
+            failure,
+            ..
+        } => {
             format!("try {attempt} in {wait_ms} ms: {}", failure.message)
         }
         EventBody::ModelEnded { ending, usage, .. } => {
-            let tokens = usage.and_then(|usage| usage.output_tokens).map(|tokens| format!(", {tokens} tokens"));
+            let tokens = usage
+                .and_then(|usage| usage.output_tokens)
+                .map(|tokens| format!(", {tokens} tokens"));
             let ending = match ending {
                 Ending::Finished(reason) => word(reason),
                 Ending::Failed(failure) => format!("failed: {}", failure.message),
@@ -197,9 +266,16 @@ fn says(body: &EventBody) -> String {
             };
             format!("{ending}{}", tokens.unwrap_or_default())
         }
-        EventBody::CallStarted { call, effect, run, .. } => format!("{call}, {}, run {run}", word(effect)),
+        EventBody::CallStarted {
+            call, effect, run, ..
+        } => format!("{call}, {}, run {run}", word(effect)),
         EventBody::CallSettled { result, .. } => {
-            format!("{} {}: {}", result.call, word(&result.outcome), text(&result.output))
+            format!(
+                "{} {}: {}",
+                result.call,
+                word(&result.outcome),
+                text(&result.output)
+            )
         }
         EventBody::ContextCompacted { through, .. } => format!("through {through}"),
         EventBody::StepRecovered(recovered) => {
@@ -211,15 +287,26 @@ fn says(body: &EventBody) -> String {
                 verdicts.push("the partial answer is kept as interrupted".into());
             }
             if !recovered.settled.is_empty() {
-                verdicts.push(format!("settled without a run: {}", recovered.settled.join(", ")));
+                verdicts.push(format!(
+                    "settled without a run: {}",
+                    recovered.settled.join(", ")
+                ));
             }
             if !recovered.run.is_empty() {
                 verdicts.push(format!("run again: {}", recovered.run.join(", ")));
             }
             verdicts.join("; ")
         }
-        EventBody::RecoveryRecorded { execution, phase, attempts, .. } => {
-            format!("settled {execution}, phase {}, crashes {attempts}", word(phase))
+        EventBody::RecoveryRecorded {
+            execution,
+            phase,
+            attempts,
+            ..
+        } => {
+            format!(
+                "settled {execution}, phase {}, crashes {attempts}",
+                word(phase)
+            )
         }
         _ => String::new(),
     }

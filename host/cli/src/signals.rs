@@ -15,7 +15,8 @@ impl Signals {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            let failed = |error: std::io::Error| Error::failed("cannot listen for signals").because(&error);
+            let failed =
+                |error: std::io::Error| Error::failed("cannot listen for signals").because(&error);
             Ok(Self {
                 interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
                 terminate: signal(SignalKind::terminate()).map_err(failed)?,

@@ -1,15 +1,185 @@
-//! placeholder for checking
+//! Store and runtime, put together: they do not know each other.
+
 use std::sync::Arc;
-use mainstay_core::plugin::{PluginInfo, Plugins};
+
+use async_trait::async_trait;
+use mainstay_core::BoxError;
+use mainstay_core::id::Digest;
+use mainstay_core::plugin::{Kind, PluginInfo, Plugins};
 use mainstay_core::port::Store;
+use mainstay_runtime::egress::{
+    Egress, EgressLimits, GrantRule, Grants, MediaSource, Redactor, SecretSource, SystemResolver,
+};
+use mainstay_runtime::inspect::Error as InspectError;
+use mainstay_runtime::limits::Limits;
+use mainstay_runtime::{ComponentSource, MemorySource, Runtime, RuntimeConfig};
 use mainstay_server::PluginError;
-use crate::config::Loaded;
-use crate::error::Result;
+
+use crate::config::{Access, Loaded, Rule, Secret};
+use crate::error::{Error, Result};
+use crate::logs;
 use crate::paths::Paths;
-pub(crate) struct Wired(Arc<dyn Plugins>);
-impl Wired {
-    pub(crate) fn new(_: &Paths, _: &Loaded, _: Arc<dyn Store>) -> Result<Self> { panic!() }
-    pub(crate) fn port(&self) -> Arc<dyn Plugins> { Arc::clone(&self.0) }
-    pub(crate) async fn inspect(&self, _: Vec<u8>) -> Result<PluginInfo, PluginError> { panic!() }
+
+/// Guests that may be alive at the same time.
+const INSTANCES: u32 = 256;
+
+/// The runtime of one store.
+pub(crate) struct Wired {
+    runtime: Arc<Runtime>,
 }
-pub(crate) async fn inspect(_: Vec<u8>) -> Result<PluginInfo, PluginError> { panic!() }
+
+impl Wired {
+    /// With what the configuration grants.
+    pub(crate) fn new(paths: &Paths, loaded: &Loaded, store: Arc<dyn Store>) -> Result<Self> {
+        let config = RuntimeConfig {
+            cache_dir: paths.cache.clone(),
+            workspaces_dir: paths.workspaces.clone(),
+            limits: Limits::default(),
+            instances: INSTANCES,
+        };
+        let kept = Arc::new(Kept(store));
+        let runtime = runtime(config, Arc::clone(&kept) as Arc<dyn ComponentSource>, kept)?;
+        let egress = runtime.egress();
+        for (kind, all) in [
+            (Kind::Provider, &loaded.providers),
+            (Kind::Toolbox, &loaded.toolboxes),
+        ] {
+            for (alias, access) in all {
+                for value in access.secrets.values().filter_map(Secret::value) {
+                    egress.redactor().learn(&value);
+                }
+                egress.grant(kind, alias, grants(access));
+            }
+        }
+        let redactor = egress.redactor().clone();
+        logs::redact(Arc::new(move |line| redactor.redact(line).into_owned()));
+        Ok(Self { runtime })
+    }
+
+    /// For the node.
+    pub(crate) fn port(&self) -> Arc<dyn Plugins> {
+        Arc::clone(&self.runtime) as Arc<dyn Plugins>
+    }
+
+    /// Checks a component and stores nothing.
+    pub(crate) async fn inspect(&self, bytes: &[u8]) -> Result<PluginInfo, PluginError> {
+        self.runtime.inspect(bytes).await.map_err(refused)
+    }
+
+    /// Checks a component and stores it under its digest.
+    pub(crate) async fn install(&self, bytes: &[u8]) -> Result<PluginInfo, PluginError> {
+        let info = self.runtime.install(bytes).await.map_err(refused)?;
+        Ok(PluginInfo::clone(&info))
+    }
+
+    /// Lets go of a component that the store no longer has.
+    pub(crate) fn forget(&self, digest: &str) {
+        self.runtime.forget(digest);
+    }
+}
+
+/// Looks at a component without a store.
+pub(crate) async fn inspect(bytes: &[u8]) -> Result<PluginInfo> {
+    let folder = tempfile::tempdir()
+        .map_err(|error| Error::failed("cannot make a folder").because(&error))?;
+    let runtime = runtime(
+        RuntimeConfig::new(folder.path()),
+        Arc::new(MemorySource::new()),
+        Arc::new(NoMedia),
+    )?;
+    Ok(runtime.inspect(bytes).await.map_err(refused)?)
+}
+
+fn runtime(
+    config: RuntimeConfig,
+    source: Arc<dyn ComponentSource>,
+    media: Arc<dyn MediaSource>,
+) -> Result<Arc<Runtime>> {
+    let failed = |error: BoxError| Error::failed("cannot set up the plugins").because(&*error);
+    let egress = Egress::new(
+        Arc::new(SystemResolver),
+        media,
+        Redactor::new(),
+        EgressLimits::default(),
+    );
+    Ok(Arc::new(
+        Runtime::new(config, source, Arc::new(egress.map_err(failed)?)).map_err(failed)?,
+    ))
+}
+
+fn refused(error: InspectError) -> PluginError {
+    match error {
+        InspectError::Store(cause) => PluginError::Unavailable(cause),
+        other => PluginError::Refused(mainstay_core::chain(&other)),
+    }
+}
+
+fn grants(access: &Access) -> Grants {
+    let secret = |secret: &Secret| match secret {
+        Secret::Env(name) => SecretSource::Env(name.clone()),
+        Secret::File(path) => SecretSource::File(path.clone()),
+    };
+    Grants {
+        http: access.http.iter().map(rule).collect(),
+        secrets: access
+            .secrets
+            .iter()
+            .map(|(name, source)| (name.clone(), secret(source)))
+            .collect(),
+        workspace: access.workspace,
+    }
+}
+
+fn rule(rule: &Rule) -> GrantRule {
+    GrantRule {
+        scheme: Some(rule.scheme),
+        host: rule.host.clone(),
+        port: rule.port,
+        methods: rule.methods.clone(),
+        path_prefix: rule.path_prefix.clone(),
+        private: rule.private,
+    }
+}
+
+/// Components, names and media as the store keeps them.
+struct Kept(Arc<dyn Store>);
+
+#[async_trait]
+impl ComponentSource for Kept {
+    async fn component(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(self.0.plugin_bytes(digest).await?)
+    }
+
+    async fn info(&self, digest: &str) -> Result<Option<PluginInfo>, BoxError> {
+        Ok(self.0.plugin(digest).await?)
+    }
+
+    async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, BoxError> {
+        let aliases = self.0.aliases().await?;
+        Ok(aliases
+            .into_iter()
+            .find(|(of, name, _)| *of == kind && name == alias)
+            .map(|(_, _, digest)| digest))
+    }
+
+    async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {
+        Ok(self.0.plugin_put(info, bytes).await?)
+    }
+}
+
+#[async_trait]
+impl MediaSource for Kept {
+    async fn get(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(self.0.blob(digest).await?)
+    }
+}
+
+/// For looking at one file.
+struct NoMedia;
+
+#[async_trait]
+impl MediaSource for NoMedia {
+    async fn get(&self, _: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(None)
+    }
+}

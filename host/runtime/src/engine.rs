@@ -40,7 +40,6 @@ pub(crate) fn engine(instances: u32) -> wasmtime::Result<Engine> {
         // The same decision for the same view, on any machine.
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
-        .wasm_threads(false)
         .cranelift_opt_level(OptLevel::Speed);
     let engine = Engine::new(&config)?;
 

@@ -236,10 +236,16 @@ impl Instance {
             };
         }
         let text = format!("{error:#}");
-        if error.downcast_ref::<wasmtime::PoolConcurrencyLimitError>().is_some() {
+        if error
+            .downcast_ref::<wasmtime::PoolConcurrencyLimitError>()
+            .is_some()
+        {
             return Fault {
                 kind: FaultKind::Host,
-                text: format!("{}: {function}: no room for an instance: {text}", self.label),
+                text: format!(
+                    "{}: {function}: no room for an instance: {text}",
+                    self.label
+                ),
             };
         }
         if let Some((_, what)) = text.split_once("resource limit exceeded: ") {
@@ -256,4 +262,3 @@ impl Instance {
         self.lie(function, format_args!("broke the contract: {text}"))
     }
 }
-

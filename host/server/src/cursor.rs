@@ -34,11 +34,14 @@ pub fn decode<P: DeserializeOwned>(resource: &str, cursor: &str) -> Result<P, Pr
     if check != &mainstay_core::id::digest(json.as_bytes())[..CHECK] {
         return Err(damaged());
     }
-    let (of, place): (String, serde_json::Value) = serde_json::from_str(json).map_err(|_| damaged())?;
+    let (of, place): (String, serde_json::Value) =
+        serde_json::from_str(json).map_err(|_| damaged())?;
     if of != resource {
         return Err(Problem::new(
             Kind::BadCursor,
-            format!("The cursor belongs to the list `{of}` and not to `{resource}`. Leave it out to begin anew."),
+            format!(
+                "The cursor belongs to the list `{of}` and not to `{resource}`. Leave it out to begin anew."
+            ),
         ));
     }
     serde_json::from_value(place).map_err(|_| damaged())
@@ -51,7 +54,10 @@ mod tests {
     #[test]
     fn api_5_a_cursor_comes_back_as_it_was() {
         let cursor = encode("sessions", &(7_u64, "x"));
-        assert_eq!(decode::<(u64, String)>("sessions", &cursor), Ok((7, "x".into())));
+        assert_eq!(
+            decode::<(u64, String)>("sessions", &cursor),
+            Ok((7, "x".into()))
+        );
     }
 
     #[test]
@@ -63,7 +69,11 @@ mod tests {
             let damaged = String::from_utf8(damaged).expect("ascii");
             // Bits beyond the last byte are refused by the encoding.
             let read = decode::<u64>("sessions", &damaged);
-            assert_eq!(read.map_err(|problem| problem.kind), Err(Kind::BadCursor), "at {at}");
+            assert_eq!(
+                read.map_err(|problem| problem.kind),
+                Err(Kind::BadCursor),
+                "at {at}"
+            );
         }
         for cursor in ["", "x", "äö", "AAAA"] {
             assert!(decode::<u64>("sessions", cursor).is_err(), "{cursor:?}");

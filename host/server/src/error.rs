@@ -82,7 +82,10 @@ pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into() }
+        Self {
+            kind,
+            detail: detail.into(),
+        }
     }
 }
 
@@ -96,7 +99,10 @@ impl IntoResponse for Problem {
         };
         let mut response = (self.kind.status(), Json(body)).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         match self.kind {
             Kind::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -115,7 +121,11 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::Refused(refused) => refused.into(),
             StoreError::Unavailable { action, cause } => {
-                warn!(action, error = mainstay_core::chain(&*cause), "the store gave no answer");
+                warn!(
+                    action,
+                    error = mainstay_core::chain(&*cause),
+                    "the store gave no answer"
+                );
                 Self::new(
                     Kind::Unavailable,
                     "The store gave no answer, so it is not known whether the change was made. Send the same request \
@@ -124,7 +134,9 @@ impl From<StoreError> for Problem {
             }
             StoreError::Damaged { session, cause } => {
                 error!(%session, cause, "the session is damaged");
-                let detail = format!("The rows of session {session} do not fit each other. See the host's log.");
+                let detail = format!(
+                    "The rows of session {session} do not fit each other. See the host's log."
+                );
                 Self::new(Kind::Internal, detail)
             }
         }
@@ -135,11 +147,17 @@ impl From<Refused> for Problem {
     fn from(refused: Refused) -> Self {
         let text = sentence(&refused.to_string());
         let (kind, hint) = match &refused {
-            Refused::NotFound(_) => (Kind::SessionNotFound, "List the sessions with GET /v1/sessions."),
+            Refused::NotFound(_) => (
+                Kind::SessionNotFound,
+                "List the sessions with GET /v1/sessions.",
+            ),
             Refused::InputNotFound(_) => (Kind::InputNotFound, "List the inputs of the session."),
-            Refused::SessionConflict(_) | Refused::InputConflict { .. } | Refused::EventConflict { .. } => {
-                (Kind::Conflict, "Choose a fresh id, or send what was first sent under this one.")
-            }
+            Refused::SessionConflict(_)
+            | Refused::InputConflict { .. }
+            | Refused::EventConflict { .. } => (
+                Kind::Conflict,
+                "Choose a fresh id, or send what was first sent under this one.",
+            ),
             Refused::InputSettled { .. } => (Kind::InputSettled, "Send another input instead."),
             Refused::Cancelled(_) | Refused::NotRunnable(NotRunnable::Cancelled) => {
                 (Kind::Cancelled, "Create another session.")
@@ -147,8 +165,12 @@ impl From<Refused> for Problem {
             Refused::NotRunnable(NotRunnable::Quarantined(_)) => {
                 (Kind::Quarantined, "POST to its `resume` to let it go on.")
             }
-            Refused::NotRunnable(NotRunnable::Foreign(_)) => (Kind::Foreign, "It can be read here."),
-            Refused::NotRunnable(NotRunnable::NothingToDo) => (Kind::Busy, "Send it a prompt first."),
+            Refused::NotRunnable(NotRunnable::Foreign(_)) => {
+                (Kind::Foreign, "It can be read here.")
+            }
+            Refused::NotRunnable(NotRunnable::NothingToDo) => {
+                (Kind::Busy, "Send it a prompt first.")
+            }
             Refused::Lost { .. }
             | Refused::Interrupted { .. }
             | Refused::HeadMoved { .. }
@@ -157,7 +179,10 @@ impl From<Refused> for Problem {
             | Refused::ClaimChanged(_) => (Kind::Busy, "Wait for GET `idle` and try again."),
             Refused::Rule(rule) => {
                 error!(error = %rule, "a commit broke a rule of the log");
-                return Self::new(Kind::Internal, "The change would break a rule of the log. See the host's log.");
+                return Self::new(
+                    Kind::Internal,
+                    "The change would break a rule of the log. See the host's log.",
+                );
             }
         };
         Self::new(kind, format!("{text} {hint}"))
@@ -169,7 +194,10 @@ impl From<PluginError> for Problem {
         match error {
             PluginError::Refused(text) => Self::new(
                 Kind::PluginRefused,
-                format!("{} Nothing was stored; build it anew and install it again.", sentence(&text)),
+                format!(
+                    "{} Nothing was stored; build it anew and install it again.",
+                    sentence(&text)
+                ),
             ),
             PluginError::NotFound(text) => Self::new(
                 Kind::PluginNotFound,
@@ -177,8 +205,14 @@ impl From<PluginError> for Problem {
             ),
             PluginError::Invalid(text) => Self::new(Kind::Invalid, sentence(&text)),
             PluginError::Unavailable(cause) => {
-                warn!(error = mainstay_core::chain(&*cause), "the plugins could not be read or written");
-                Self::new(Kind::Unavailable, "The plugins could not be read or written. Send the request again.")
+                warn!(
+                    error = mainstay_core::chain(&*cause),
+                    "the plugins could not be read or written"
+                );
+                Self::new(
+                    Kind::Unavailable,
+                    "The plugins could not be read or written. Send the request again.",
+                )
             }
         }
     }
@@ -186,19 +220,31 @@ impl From<PluginError> for Problem {
 
 /// The fallback for unknown paths.
 pub(crate) async fn no_route(uri: Uri) -> Problem {
-    Problem::new(Kind::NoRoute, format!("`{}` is no path of this API. See GET /v1/openapi.json.", uri.path()))
+    Problem::new(
+        Kind::NoRoute,
+        format!(
+            "`{}` is no path of this API. See GET /v1/openapi.json.",
+            uri.path()
+        ),
+    )
 }
 
 /// The fallback for methods that a path does not have.
 pub(crate) async fn no_method(method: Method, uri: Uri) -> Problem {
-    let detail = format!("`{}` does not take {method}. See GET /v1/openapi.json for what it takes.", uri.path());
+    let detail = format!(
+        "`{}` does not take {method}. See GET /v1/openapi.json for what it takes.",
+        uri.path()
+    );
     Problem::new(Kind::NoMethod, detail)
 }
 
 /// An error's message as a sentence.
 fn sentence(text: &str) -> String {
     let mut chars = text.trim_end_matches('.').chars();
-    let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let first = chars
+        .next()
+        .map(|first| first.to_uppercase().to_string())
+        .unwrap_or_default();
     format!("{first}{}.", chars.as_str())
 }
 
@@ -210,7 +256,10 @@ mod tests {
     #[test]
     fn api_6_database_text_never_leaks() {
         let cause = "SQLITE_IOERR on table secret_table".into();
-        let problem = Problem::from(StoreError::Unavailable { action: "commit", cause });
+        let problem = Problem::from(StoreError::Unavailable {
+            action: "commit",
+            cause,
+        });
         assert_eq!(problem.kind, Kind::Unavailable);
         assert!(!problem.detail.contains("SQLITE"), "{}", problem.detail);
     }
@@ -228,7 +277,11 @@ mod tests {
         ] {
             let problem = Problem::from(refused);
             assert_eq!(problem.kind, kind);
-            assert!(problem.detail.matches(". ").count() >= 1, "no advice in {:?}", problem.detail);
+            assert!(
+                problem.detail.matches(". ").count() >= 1,
+                "no advice in {:?}",
+                problem.detail
+            );
         }
     }
 

@@ -28,13 +28,22 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        Bytes::from_request(request, state).await.map(Self).map_err(|rejection: BytesRejection| {
-            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                Problem::new(Kind::TooLarge, "The body is larger than this resource takes. Send less at once.")
-            } else {
-                Problem::new(Kind::BadRequest, "The body broke off. Send the request again.")
-            }
-        })
+        Bytes::from_request(request, state)
+            .await
+            .map(Self)
+            .map_err(|rejection: BytesRejection| {
+                if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                    Problem::new(
+                        Kind::TooLarge,
+                        "The body is larger than this resource takes. Send less at once.",
+                    )
+                } else {
+                    Problem::new(
+                        Kind::BadRequest,
+                        "The body broke off. Send the request again.",
+                    )
+                }
+            })
     }
 }
 
@@ -62,9 +71,18 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+    let value = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let essence = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
 fn parse<T: DeserializeOwned>(is_json: bool, bytes: &[u8]) -> Result<T, Problem> {
@@ -75,7 +93,10 @@ fn parse<T: DeserializeOwned>(is_json: bool, bytes: &[u8]) -> Result<T, Problem>
         ));
     }
     serde_json::from_slice(bytes).map_err(|error| {
-        Problem::new(Kind::BadRequest, format!("The body does not fit: {error}. See GET /v1/openapi.json for its shape."))
+        Problem::new(
+            Kind::BadRequest,
+            format!("The body does not fit: {error}. See GET /v1/openapi.json for its shape."),
+        )
     })
 }
 
@@ -93,7 +114,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 fn bad_path(rejection: &PathRejection) -> Problem {
     Problem::new(
         Kind::BadRequest,
-        format!("The path does not fit: {}. Ids are UUIDs; kinds are runner, provider and toolbox.", rejection.body_text()),
+        format!(
+            "The path does not fit: {}. Ids are UUIDs; kinds are runner, provider and toolbox.",
+            rejection.body_text()
+        ),
     )
 }
 
@@ -107,7 +131,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
             .map_err(|rejection: QueryRejection| {
                 Problem::new(
                     Kind::BadRequest,
-                    format!("The query does not fit: {}. See GET /v1/openapi.json.", rejection.body_text()),
+                    format!(
+                        "The query does not fit: {}. See GET /v1/openapi.json.",
+                        rejection.body_text()
+                    ),
                 )
             })
     }

@@ -13,35 +13,48 @@ use crate::error::{Kind, Problem};
 use crate::state::{Options, ServerState};
 
 /// The middleware.
-pub(crate) async fn check(State(state): State<ServerState>, request: Request, next: Next) -> Result<Response, Problem> {
+pub(crate) async fn check(
+    State(state): State<ServerState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     judge(state.options(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 fn judge(options: &Options, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-    let host = text(headers, header::HOST).or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let host =
+        text(headers, header::HOST).or_else(|| uri.authority().map(|authority| authority.as_str()));
     let host = host.unwrap_or_default();
     if !is_own(options, name_of(host)) {
         return Err(Problem::new(
             Kind::ForeignHost,
-            format!("`{host}` is not a name of this server. Ask for it by its address, or add the name to its hosts."),
+            format!(
+                "`{host}` is not a name of this server. Ask for it by its address, or add the name to its hosts."
+            ),
         ));
     }
     if headers.contains_key(header::ORIGIN) {
         let origin = text(headers, header::ORIGIN).unwrap_or("null");
         // A page of this server has the server's own host and port.
-        let own = origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
+        let own = origin
+            .split_once("://")
+            .is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
         if !own {
             return Err(Problem::new(
                 Kind::ForeignOrigin,
-                format!("The request comes from a page of `{origin}`. Ask from outside a browser, or from this server's own page."),
+                format!(
+                    "The request comes from a page of `{origin}`. Ask from outside a browser, or from this server's own page."
+                ),
             ));
         }
     }
     if let Some(token) = &options.token {
         let given = text(headers, header::AUTHORIZATION).and_then(|value| {
             let (scheme, given) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(given.trim())
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then_some(given.trim())
         });
         // Digests are compared, so that the time taken tells nothing of the token.
         if given.map(|given| digest(given.as_bytes())) != Some(digest(token.as_bytes())) {
@@ -63,17 +76,27 @@ fn name_of(host: &str) -> &str {
         return rest.split(']').next().unwrap_or_default();
     }
     match host.rsplit_once(':') {
-        Some((name, port)) if !name.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some((name, port))
+            if !name.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            name
+        }
         _ => host,
     }
 }
 
 fn is_own(options: &Options, name: &str) -> bool {
-    if name.eq_ignore_ascii_case("localhost") || options.hosts.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+    if name.eq_ignore_ascii_case("localhost")
+        || options
+            .hosts
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(name))
+    {
         return true;
     }
     // A name can be made to lead here by its owner; an address cannot.
-    name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || options.any_address)
+    name.parse::<IpAddr>()
+        .is_ok_and(|address| address.is_loopback() || options.any_address)
 }
 
 #[cfg(test)]
@@ -86,21 +109,42 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().expect("a header"));
         }
-        let found = judge(options, &Uri::from_static("/v1/sessions"), &map).err().map(|problem| problem.kind);
+        let found = judge(options, &Uri::from_static("/v1/sessions"), &map)
+            .err()
+            .map(|problem| problem.kind);
         assert_eq!(found, expected, "{headers:?}");
     }
 
     #[test]
     fn api_8_foreign_hosts_are_refused() {
-        let options = Options { hosts: vec!["box.lan".into()], ..Options::default() };
-        for own in ["localhost", "LOCALHOST:80", "127.0.0.1:7070", "127.9.9.9", "[::1]:7070", "box.lan:1"] {
+        let options = Options {
+            hosts: vec!["box.lan".into()],
+            ..Options::default()
+        };
+        for own in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1:7070",
+            "127.9.9.9",
+            "[::1]:7070",
+            "box.lan:1",
+        ] {
             check(&options, &[("host", own)], None);
         }
-        for foreign in ["evil.test", "localhost.evil.test", "10.0.0.1:7070", "127.0.0.1.evil.test", ""] {
+        for foreign in [
+            "evil.test",
+            "localhost.evil.test",
+            "10.0.0.1:7070",
+            "127.0.0.1.evil.test",
+            "",
+        ] {
             check(&options, &[("host", foreign)], Some(Kind::ForeignHost));
         }
         check(&options, &[], Some(Kind::ForeignHost));
-        let anywhere = Options { any_address: true, ..Options::default() };
+        let anywhere = Options {
+            any_address: true,
+            ..Options::default()
+        };
         check(&anywhere, &[("host", "10.0.0.1:7070")], None);
         check(&anywhere, &[("host", "evil.test")], Some(Kind::ForeignHost));
     }
@@ -108,19 +152,50 @@ mod tests {
     #[test]
     fn api_8_foreign_origins_are_refused() {
         let options = Options::default();
-        check(&options, &[("host", "localhost:7070"), ("origin", "http://localhost:7070")], None);
-        for foreign in ["http://evil.test", "null", "http://localhost:7071", "localhost:7070"] {
-            check(&options, &[("host", "localhost:7070"), ("origin", foreign)], Some(Kind::ForeignOrigin));
+        check(
+            &options,
+            &[
+                ("host", "localhost:7070"),
+                ("origin", "http://localhost:7070"),
+            ],
+            None,
+        );
+        for foreign in [
+            "http://evil.test",
+            "null",
+            "http://localhost:7071",
+            "localhost:7070",
+        ] {
+            check(
+                &options,
+                &[("host", "localhost:7070"), ("origin", foreign)],
+                Some(Kind::ForeignOrigin),
+            );
         }
     }
 
     #[test]
     fn api_7_a_missing_or_wrong_token_is_401() {
-        let options = Options { token: Some("open sesame".into()), ..Options::default() };
+        let options = Options {
+            token: Some("open sesame".into()),
+            ..Options::default()
+        };
         let host = ("host", "localhost");
         check(&options, &[host], Some(Kind::Unauthorized));
-        check(&options, &[host, ("authorization", "Bearer shut")], Some(Kind::Unauthorized));
-        check(&options, &[host, ("authorization", "Basic open sesame")], Some(Kind::Unauthorized));
-        check(&options, &[host, ("authorization", "bearer open sesame")], None);
+        check(
+            &options,
+            &[host, ("authorization", "Bearer shut")],
+            Some(Kind::Unauthorized),
+        );
+        check(
+            &options,
+            &[host, ("authorization", "Basic open sesame")],
+            Some(Kind::Unauthorized),
+        );
+        check(
+            &options,
+            &[host, ("authorization", "bearer open sesame")],
+            None,
+        );
     }
 }

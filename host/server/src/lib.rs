@@ -53,5 +53,7 @@ pub async fn serve(
         stop.await;
         closing.cancel();
     };
-    axum::serve(stall::Listener(listener), app).with_graceful_shutdown(stop).await
+    axum::serve(stall::Listener(listener), app)
+        .with_graceful_shutdown(stop)
+        .await
 }

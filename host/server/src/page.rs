@@ -18,9 +18,10 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Problem> {
     match asked {
         None => Ok(DEFAULT),
         Some(limit) if (1..=MOST).contains(&limit) => Ok(limit),
-        Some(limit) => {
-            Err(Problem::new(Kind::BadRequest, format!("`limit` is {limit}. Ask for 1 to {MOST} items at once.")))
-        }
+        Some(limit) => Err(Problem::new(
+            Kind::BadRequest,
+            format!("`limit` is {limit}. Ask for 1 to {MOST} items at once."),
+        )),
     }
 }
 
@@ -58,14 +59,33 @@ impl Plan {
         let (shown, back) = place.map_or((shown, false), |place| (place.shown, place.back));
         let ascending = (shown == Shown::Asc) != back;
         // The largest seq that every store can hold.
-        let all = Range { after: 0, through: i64::MAX as u64 };
+        let all = Range {
+            after: 0,
+            through: i64::MAX as u64,
+        };
         let range = match place {
             None => all,
-            Some(place) if ascending => Range { after: place.seq, ..all },
-            Some(place) => Range { through: place.seq.saturating_sub(1), ..all },
+            Some(place) if ascending => Range {
+                after: place.seq,
+                ..all
+            },
+            Some(place) => Range {
+                through: place.seq.saturating_sub(1),
+                ..all
+            },
         };
-        let order = if ascending { Order::OldestFirst } else { Order::NewestFirst };
-        Self { shown, back, begun: place.is_some(), range, order }
+        let order = if ascending {
+            Order::OldestFirst
+        } else {
+            Order::NewestFirst
+        };
+        Self {
+            shown,
+            back,
+            begun: place.is_some(),
+            range,
+            order,
+        }
     }
 
     /// Makes the page of what was read: one item more than `limit` where there are more.
@@ -83,7 +103,13 @@ impl Plan {
         }
         let forth = if self.back { true } else { more };
         let back = if self.back { more } else { self.begun };
-        let place = |item: &T, back| cursor(Place { shown: self.shown, back, seq: seq(item) });
+        let place = |item: &T, back| {
+            cursor(Place {
+                shown: self.shown,
+                back,
+                seq: seq(item),
+            })
+        };
         Page {
             next: read.last().filter(|_| forth).map(|item| place(item, false)),
             previous: read.first().filter(|_| back).map(|item| place(item, true)),
@@ -97,8 +123,11 @@ mod tests {
     use super::*;
 
     fn read(seqs: &[Seq], plan: Plan, limit: u32) -> Vec<Seq> {
-        let mut found: Vec<Seq> =
-            seqs.iter().copied().filter(|seq| *seq > plan.range.after && *seq <= plan.range.through).collect();
+        let mut found: Vec<Seq> = seqs
+            .iter()
+            .copied()
+            .filter(|seq| *seq > plan.range.after && *seq <= plan.range.through)
+            .collect();
         if plan.order == Order::NewestFirst {
             found.reverse();
         }
@@ -122,7 +151,9 @@ mod tests {
                 all.extend(page.items.clone());
                 pages.push(page.clone());
                 match page.next {
-                    Some(next) => place = Some(crate::cursor::decode("x", &next).expect("our own cursor")),
+                    Some(next) => {
+                        place = Some(crate::cursor::decode("x", &next).expect("our own cursor"))
+                    }
                     None => break,
                 }
             }

@@ -92,7 +92,12 @@ struct Inner {
 impl ServerState {
     #[must_use]
     pub fn new(node: Arc<Node>, plugins: Arc<dyn PluginAdmin>, options: Options) -> Self {
-        Self(Arc::new(Inner { node, plugins, options, closing: CancellationToken::new() }))
+        Self(Arc::new(Inner {
+            node,
+            plugins,
+            options,
+            closing: CancellationToken::new(),
+        }))
     }
 
     pub(crate) fn node(&self) -> &Node {

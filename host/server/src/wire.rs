@@ -83,19 +83,42 @@ impl Session {
     #[must_use]
     pub fn from_tail(tail: &Tail, now: Millis) -> Self {
         let held = tail.may_run().err().map(|reason| reason.to_string());
-        Self::new(&tail.session, tail.claim.as_ref(), tail.status(now), held, tail.inputs.len() as u64)
+        Self::new(
+            &tail.session,
+            tail.claim.as_ref(),
+            tail.status(now),
+            held,
+            tail.inputs.len() as u64,
+        )
     }
 
     /// From a row of a list.
     #[must_use]
     pub fn from_listed(listed: &Listed, now: Millis) -> Self {
         let status = tail::status(&listed.session, listed.claim.as_ref(), listed.runnable, now);
-        let alone = Tail { session: listed.session.clone(), claim: None, step: None, inputs: Vec::new() };
+        let alone = Tail {
+            session: listed.session.clone(),
+            claim: None,
+            step: None,
+            inputs: Vec::new(),
+        };
         let held = alone.may_run().err().map(|reason| reason.to_string());
-        Self::new(&listed.session, listed.claim.as_ref(), status, held, listed.pending_inputs)
+        Self::new(
+            &listed.session,
+            listed.claim.as_ref(),
+            status,
+            held,
+            listed.pending_inputs,
+        )
     }
 
-    fn new(session: &tail::Session, claim: Option<&Claim>, status: Status, held: Option<String>, pending: u64) -> Self {
+    fn new(
+        session: &tail::Session,
+        claim: Option<&Claim>,
+        status: Status,
+        held: Option<String>,
+        pending: u64,
+    ) -> Self {
         Self {
             id: session.id,
             agent: session.agent.clone(),
@@ -136,7 +159,10 @@ impl ModelName {
             Self::Apart(model) => Ok(model.clone()),
             Self::Joined(text) => match text.split_once('/') {
                 Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
-                    Ok(ModelRef { provider: provider.into(), model: model.into() })
+                    Ok(ModelRef {
+                        provider: provider.into(),
+                        model: model.into(),
+                    })
                 }
                 _ => Err(format!("`{text}` names no model: write `provider/model`")),
             },
@@ -235,8 +261,12 @@ pub struct Ran {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
     Succeeded,
-    Failed { error: String },
-    Interrupted { reason: InterruptReason },
+    Failed {
+        error: String,
+    },
+    Interrupted {
+        reason: InterruptReason,
+    },
     /// Another process took it over; its log tells how it goes on.
     Lost,
 }
@@ -249,7 +279,10 @@ impl From<RunOutcome> for Ran {
             Terminal::Interrupted(reason) => Outcome::Interrupted { reason },
             Terminal::Lost => Outcome::Lost,
         });
-        Self { ran: outcome.ran, outcome: terminal }
+        Self {
+            ran: outcome.ran,
+            outcome: terminal,
+        }
     }
 }
 

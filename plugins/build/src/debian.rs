@@ -129,7 +129,11 @@ fn packages() -> Result<Vec<String>, Error> {
 fn dependencies(lines: &str) -> impl Iterator<Item = &str> {
     lines
         .lines()
-        .filter_map(|line| line.trim().trim_start_matches('|').strip_prefix("Depends: "))
+        .filter_map(|line| {
+            line.trim()
+                .trim_start_matches('|')
+                .strip_prefix("Depends: ")
+        })
         .filter(|name| !name.starts_with('<'))
 }
 

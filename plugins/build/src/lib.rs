@@ -90,10 +90,7 @@ pub fn build(packages: &[&str]) -> Result<Vec<PathBuf>, Error> {
 pub fn embed(packages: &[&str]) {
     let workspace = workspace();
     for path in ["Cargo.lock", "guest-sdk", "wit", "plugins/build/src"] {
-        println!(
-            "cargo::rerun-if-changed={}",
-            workspace.join(path).display()
-        );
+        println!("cargo::rerun-if-changed={}", workspace.join(path).display());
     }
     for package in packages {
         if let Some(folder) = source(&workspace, package) {
@@ -170,7 +167,14 @@ fn belongs_to_outer_build(name: &str) -> bool {
         "CARGO_SOURCE_",
         "CARGO_TERM_",
     ];
-    const PREFIXES: [&str; 6] = ["CARGO", "RUSTC", "RUSTDOC", "CLIPPY", "DEP_", "LLVM_PROFILE"];
+    const PREFIXES: [&str; 6] = [
+        "CARGO",
+        "RUSTC",
+        "RUSTDOC",
+        "CLIPPY",
+        "DEP_",
+        "LLVM_PROFILE",
+    ];
     const NAMES: [&str; 11] = [
         "RUSTFLAGS",
         "TARGET",
@@ -248,7 +252,13 @@ mod tests {
         ] {
             assert!(belongs_to_outer_build(name), "{name}");
         }
-        for name in ["PATH", "HOME", "CARGO_HOME", "RUSTUP_TOOLCHAIN", "CARGO_HTTP_PROXY"] {
+        for name in [
+            "PATH",
+            "HOME",
+            "CARGO_HOME",
+            "RUSTUP_TOOLCHAIN",
+            "CARGO_HTTP_PROXY",
+        ] {
             assert!(!belongs_to_outer_build(name), "{name}");
         }
     }

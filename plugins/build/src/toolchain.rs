@@ -104,9 +104,7 @@ impl Toolchain {
 fn sysroot(workspace: &Path) -> Result<PathBuf, Error> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let mut command = Command::new(rustc);
-    command
-        .args(["--print", "sysroot"])
-        .current_dir(workspace);
+    command.args(["--print", "sysroot"]).current_dir(workspace);
     Ok(PathBuf::from(crate::run(&mut command)?.trim()))
 }
 

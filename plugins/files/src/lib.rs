@@ -12,8 +12,7 @@
 use mainstay_guest::Toolbox;
 use mainstay_guest::manifest;
 use mainstay_guest::toolbox::{
-    CallError, CallRequest, Effect, Host, Output, Tool, ToolboxManifest, Workspace,
-    WorkspaceAccess,
+    CallError, CallRequest, Effect, Host, Output, Tool, ToolboxManifest, Workspace, WorkspaceAccess,
 };
 use mainstay_guest::workspace::{EntryKind, Error, normalise};
 use serde::Deserialize;
@@ -317,7 +316,12 @@ mod tests {
             "a.txt (14 bytes)\nsrc/"
         );
         assert_eq!(
-            run(&host(), "file_list", r#"{"path":"./src/","recursive":true}"#).unwrap(),
+            run(
+                &host(),
+                "file_list",
+                r#"{"path":"./src/","recursive":true}"#
+            )
+            .unwrap(),
             "src/deep/\nsrc/main.rs (13 bytes)\nsrc/deep/x.rs (8 bytes)"
         );
     }

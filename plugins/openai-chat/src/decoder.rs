@@ -172,9 +172,9 @@ impl Answer {
             .get("choices")
             .and_then(Value::as_array)
             .and_then(|choices| {
-                choices.iter().find(|choice| {
-                    choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0
-                })
+                choices
+                    .iter()
+                    .find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0)
             });
         if let Some(choice) = choice {
             self.choice(choice, events);

@@ -279,7 +279,10 @@ mod tests {
     fn the_wait_that_a_server_asks_for() {
         for (headers, expected) in [
             (vec![("retry-after", "2")], Some(2000)),
-            (vec![("retry-after", "20"), ("retry-after-ms", "150")], Some(150)),
+            (
+                vec![("retry-after", "20"), ("retry-after-ms", "150")],
+                Some(150),
+            ),
             (vec![("Retry-After", "0.5")], Some(500)),
             (vec![("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")], None),
             (vec![("retry-after", "-1")], None),

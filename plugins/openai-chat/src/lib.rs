@@ -2,7 +2,7 @@
 //! llama.cpp, Ollama, LiteLLM, OpenRouter and many others speak it.
 //!
 //! The protocol is loose at its edges, and servers differ there. What is known to vary is read
-//! leniently: see [`decoder`](self) for answers and the errors' shapes in `failure`.
+//! leniently; the modules `decoder` and `failure` list it.
 //!
 //! - The request goes to `{base-url}/chat/completions`; the base URL is OpenAI's unless the operator
 //!   sets another.

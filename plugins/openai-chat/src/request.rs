@@ -240,11 +240,7 @@ fn messages(
     Ok(all)
 }
 
-fn flush(
-    all: &mut Vec<Value>,
-    media: &mut Vec<&Media>,
-    marks: &mut Marks,
-) -> Result<(), Error> {
+fn flush(all: &mut Vec<Value>, media: &mut Vec<&Media>, marks: &mut Marks) -> Result<(), Error> {
     if media.is_empty() {
         return Ok(());
     }

@@ -200,7 +200,11 @@ fn answer(block: &Block, place: &Place, messages: &[Message]) -> Exchange {
                 local.call(id(calls), tool, arguments);
             }
             Command::Hosted(tool, arguments) => {
-                let id = format!("hosted-{}-{}", place.answers + 1, hosted.iter().count() + calls);
+                let id = format!(
+                    "hosted-{}-{}",
+                    place.answers + 1,
+                    hosted.iter().count() + calls
+                );
                 hosted = Some(id.clone());
                 local.push(ModelEvent::HostedCall(ToolCall {
                     id,
@@ -302,12 +306,7 @@ fn first_line(text: &str) -> &str {
 }
 
 /// Tokens as a server would count them, a quarter of the bytes, unless the script says otherwise.
-fn push_usage(
-    local: &mut Local,
-    messages: &[Message],
-    output: usize,
-    claimed: Option<(u32, u32)>,
-) {
+fn push_usage(local: &mut Local, messages: &[Message], output: usize, claimed: Option<(u32, u32)>) {
     let tokens = |bytes: usize| u32::try_from(bytes.div_ceil(4)).unwrap_or(u32::MAX);
     let (input, output) =
         claimed.unwrap_or_else(|| (tokens(transcript_bytes(messages)), tokens(output)));

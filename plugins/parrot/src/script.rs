@@ -124,9 +124,7 @@ fn command(line: &str) -> Result<Option<Command>, String> {
             let (class, message) = split(rest);
             Command::Fail(failure_class(class)?, message.to_owned())
         }
-        "finish" if !rest.is_empty() && !rest.contains(' ') => {
-            Command::Finish(finish_reason(rest))
-        }
+        "finish" if !rest.is_empty() && !rest.contains(' ') => Command::Finish(finish_reason(rest)),
         "break" if rest.is_empty() => Command::Break,
         "then" if rest.is_empty() => return Ok(None),
         _ => return Err(format!("`{line}` is no command")),

@@ -18,7 +18,13 @@ use serde::Deserialize;
 const TEXT_LIMIT: usize = 512 * 1024;
 
 /// Headers worth a line of the result.
-const SHOWN_HEADERS: [&str; 5] = ["content-type", "location", "etag", "last-modified", "retry-after"];
+const SHOWN_HEADERS: [&str; 5] = [
+    "content-type",
+    "location",
+    "etag",
+    "last-modified",
+    "retry-after",
+];
 
 struct Web;
 

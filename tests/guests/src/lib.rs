@@ -1,1 +1,107 @@
-//! To be written.
+//! Components for tests of the host: the shipped plugins, and one hostile plugin of each kind.
+//!
+//! What the hostile ones do is written at the top of their crates, `runner`, `provider` and `toolbox`
+//! beside this one.
+
+/// The runner `loop`.
+pub const LOOP: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_LOOP"));
+
+/// The provider `openai-chat`.
+pub const OPENAI_CHAT: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_OPENAI_CHAT"));
+
+/// The provider `parrot`.
+pub const PARROT: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_PARROT"));
+
+/// The toolbox `files`.
+pub const FILES: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_FILES"));
+
+/// The toolbox `web`.
+pub const WEB: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_WEB"));
+
+/// The runner `hostile-runner`: misbehaves as the prompt says.
+pub const HOSTILE_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_RUNNER"));
+
+/// The provider `hostile-provider`: misbehaves as the prompt says.
+pub const HOSTILE_PROVIDER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_PROVIDER"));
+
+/// The toolbox `hostile-toolbox`: misbehaves, a tool for each way.
+pub const HOSTILE_TOOLBOX: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_TOOLBOX"));
+
+#[cfg(test)]
+mod tests {
+    use wasmparser::{Parser, Payload};
+
+    use super::*;
+
+    /// Interfaces that a component imports and exports.
+    fn interfaces(component: &[u8]) -> (Vec<String>, Vec<String>) {
+        let (mut imports, mut exports) = (Vec::new(), Vec::new());
+        let mut depth = 0;
+        for payload in Parser::new(0).parse_all(component) {
+            match payload.expect("a component that parses") {
+                Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+                Payload::End(_) if depth > 0 => depth -= 1,
+                Payload::ComponentImportSection(section) if depth == 0 => {
+                    for import in section {
+                        imports.push(import.expect("an import").name.name.to_owned());
+                    }
+                }
+                Payload::ComponentExportSection(section) if depth == 0 => {
+                    for export in section {
+                        exports.push(export.expect("an export").name.name.to_owned());
+                    }
+                }
+                _ => {}
+            }
+        }
+        (imports, exports)
+    }
+
+    #[track_caller]
+    fn check(component: &[u8], export: &str, allowed: &[&str]) {
+        let (imports, exports) = interfaces(component);
+        assert_eq!(exports, [format!("mainstay:plugin/{export}@0.1.0")]);
+        for import in imports {
+            assert!(
+                allowed.iter().any(|allowed| {
+                    import == format!("mainstay:plugin/{allowed}@0.1.0")
+                        || (allowed.starts_with("wasi:") && import.starts_with(allowed))
+                }),
+                "{import} is imported"
+            );
+        }
+    }
+
+    const RUNNER: [&str; 5] = ["types", "manifest", "logging", "history", "http"];
+    const PROVIDER: [&str; 4] = ["types", "manifest", "logging", "http"];
+    const TOOLBOX: [&str; 6] = [
+        "types", "manifest", "logging", "http", "calling", "fetching",
+    ];
+
+    #[test]
+    fn runners_and_providers_reach_nothing() {
+        check(LOOP, "steps", &RUNNER);
+        check(HOSTILE_RUNNER, "steps", &RUNNER);
+        for provider in [OPENAI_CHAT, PARROT, HOSTILE_PROVIDER] {
+            check(provider, "models", &PROVIDER);
+        }
+    }
+
+    #[test]
+    fn toolboxes_reach_what_they_use() {
+        check(WEB, "tools", &TOOLBOX);
+        let mut with_files = TOOLBOX.to_vec();
+        with_files.extend(["wasi:filesystem/", "wasi:io/", "wasi:clocks/wall-clock"]);
+        check(FILES, "tools", &with_files);
+        check(HOSTILE_TOOLBOX, "tools", &with_files);
+    }
+
+    #[test]
+    fn no_path_of_the_machine_is_in_a_component() {
+        let workspace = env!("CARGO_MANIFEST_DIR").as_bytes();
+        let root = &workspace[..workspace.len() - "/tests/guests".len()];
+        for component in [LOOP, OPENAI_CHAT, PARROT, FILES, WEB, HOSTILE_RUNNER] {
+            assert!(!component.windows(root.len()).any(|bytes| bytes == root));
+        }
+    }
+}

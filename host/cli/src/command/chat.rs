@@ -33,10 +33,18 @@ pub(crate) async fn chat(context: &Context, args: Chat) -> Result<()> {
 }
 
 async fn talk(context: &Context, opened: &Opened) -> Result<()> {
-    let Opened { client, session, after, existed, .. } = opened;
+    let Opened {
+        client,
+        session,
+        after,
+        existed,
+        ..
+    } = opened;
     let id = session.id;
     let printer = &context.printer;
-    printer.dim(format!("session {id}; Ctrl-C stops what runs, Ctrl-D leaves"));
+    printer.dim(format!(
+        "session {id}; Ctrl-C stops what runs, Ctrl-D leaves"
+    ));
     if *existed && !printer.json {
         let mut items = client.newest(id, HISTORY).await?;
         items.reverse();
@@ -66,7 +74,9 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
             line = lines.recv() => match line.as_deref().map(str::trim) {
                 Some("") => {}
                 Some("/quit" | "/exit") => break,
-                Some("/stop") => drop(client.interrupt(id).await?),
+                Some("/stop") => {
+                    client.interrupt(id).await?;
+                }
                 Some(line) => send(context, client, id, line).await?,
                 None if terminal => break,
                 // The lines came from a file: their answers are still wanted.
@@ -83,17 +93,28 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
         }
     }
     printer.end_line()?;
-    printer.dim(format!("the session stays as it is; go on with `mainstay chat --session {id}`"));
+    printer.dim(format!(
+        "the session stays as it is; go on with `mainstay chat --session {id}`"
+    ));
     Ok(())
 }
 
 async fn send(context: &Context, client: &Client, id: SessionId, line: &str) -> Result<()> {
     // A line that is typed while the agent works is for what it works on.
-    let running = matches!(client.session(id).await?.status, Status::Running | Status::Recovering);
-    let delivery = if running { Delivery::Steer } else { Delivery::Queue };
+    let running = matches!(
+        client.session(id).await?.status,
+        Status::Running | Status::Recovering
+    );
+    let delivery = if running {
+        Delivery::Steer
+    } else {
+        Delivery::Queue
+    };
     let admitted = client.prompt(id, line, delivery).await?;
     if let Some(held) = admitted.held {
-        context.printer.note(format!("kept, but not run: {held}").yellow());
+        context
+            .printer
+            .note(format!("kept, but not run: {held}").yellow());
     } else if running {
         context.printer.dim("  (enters at the next step)");
     }
@@ -101,10 +122,19 @@ async fn send(context: &Context, client: &Client, id: SessionId, line: &str) -> 
 }
 
 /// A turn is over: its answer, where it was not shown live, and why it failed.
-async fn answered(context: &Context, client: &Client, show: &mut Show<'_>, id: SessionId) -> Result<()> {
+async fn answered(
+    context: &Context,
+    client: &Client,
+    show: &mut Show<'_>,
+    id: SessionId,
+) -> Result<()> {
     let printer = &context.printer;
     if let Some(mainstay_core::event::TurnOutcome::Failed { error }) = show.outcome.take() {
-        printer.note(format!("{} {}", "the turn failed:".red(), brief(&error, 400)));
+        printer.note(format!(
+            "{} {}",
+            "the turn failed:".red(),
+            brief(&error, 400)
+        ));
     } else if !printer.live && !printer.json {
         let answer = show::answer(&client.newest(id, 20).await?);
         printer.text(&answer)?;
@@ -134,7 +164,10 @@ fn lines() -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines() {
-            let Ok(line) = line.map_err(|error| Error::failed("cannot read stdin").because(&error)) else { return };
+            let Ok(line) = line.map_err(|error| Error::failed("cannot read stdin").because(&error))
+            else {
+                return;
+            };
             if sender.blocking_send(line).is_err() {
                 return;
             }

@@ -12,7 +12,9 @@ pub(crate) fn completions(context: &Context, shell: Shell) -> Result<()> {
     clap_complete::generate(shell, &mut Cli::command(), "mainstay", &mut script);
     let script = String::from_utf8_lossy(&script);
     if context.printer.json {
-        context.printer.value(&serde_json::json!({ "shell": shell.to_string(), "script": script }))?;
+        context
+            .printer
+            .value(&serde_json::json!({ "shell": shell.to_string(), "script": script }))?;
     } else {
         context.printer.line(script.trim_end())?;
     }

@@ -29,14 +29,24 @@ pub(crate) async fn plugin(context: &Context, args: Plugin) -> Result<()> {
     {
         // A file is looked at without a store.
         let info = plugins::inspect(read(Path::new(plugin))?).await?;
-        return show(context, &View { info, aliases: Vec::new() });
+        return show(
+            context,
+            &View {
+                info,
+                aliases: Vec::new(),
+            },
+        );
     }
     let admin = match context.way().await? {
         Way::Server(client) => Admin::Server(client),
         Way::File(paths) => {
             paths.create()?;
             let store = Arc::new(SqliteStore::open(&paths.store, Options::default()).await?);
-            let plugins = Plugins::new(&paths, &context.config()?, Arc::clone(&store) as Arc<dyn Store>)?;
+            let plugins = Plugins::new(
+                &paths,
+                &context.config()?,
+                Arc::clone(&store) as Arc<dyn Store>,
+            )?;
             plugins.install_shipped().await?;
             Admin::Local(Box::new(plugins), store)
         }
@@ -62,11 +72,15 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
         }
         Plugin::Inspect { plugin: name } => {
             let found = all(admin).await?.into_iter().find(|plugin| {
-                plugin.aliases.contains(&name) || (name.len() >= 8 && plugin.info.digest.starts_with(&name))
+                plugin.aliases.contains(&name)
+                    || (name.len() >= 8 && plugin.info.digest.starts_with(&name))
             });
             let found = found.ok_or_else(|| {
-                Error::new(Code::NotFound, format!("`{name}` is neither a file nor an installed plugin"))
-                    .hint("list the plugins with `mainstay plugin list`")
+                Error::new(
+                    Code::NotFound,
+                    format!("`{name}` is neither a file nor an installed plugin"),
+                )
+                .hint("list the plugins with `mainstay plugin list`")
             })?;
             show(context, &found)?;
         }
@@ -81,7 +95,10 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
                 printer.value(&plugin)?;
             } else {
                 let names = plugin.aliases.join(", ");
-                printer.note(format!("installed {} {} {} as {names}", plugin.info.kind, plugin.info.name, plugin.info.version));
+                printer.note(format!(
+                    "installed {} {} {} as {names}",
+                    plugin.info.kind, plugin.info.name, plugin.info.version
+                ));
             }
         }
         Plugin::Remove { kind, alias } => {
@@ -90,12 +107,17 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
                 Admin::Local(plugins, _) => plugins.remove(kind, &alias).await?,
             }
             if printer.json {
-                printer.value(&serde_json::json!({ "removed": { "kind": kind, "alias": alias } }))?;
+                printer
+                    .value(&serde_json::json!({ "removed": { "kind": kind, "alias": alias } }))?;
             } else {
                 printer.note(format!("removed the name `{}`", tame(&alias)));
             }
         }
-        Plugin::Alias { kind, alias, digest } => {
+        Plugin::Alias {
+            kind,
+            alias,
+            digest,
+        } => {
             let plugin = match admin {
                 Admin::Server(client) => client.alias(kind, &alias, &digest).await?,
                 Admin::Local(plugins, _) => plugins.alias(kind, &alias, &digest).await?,
@@ -103,7 +125,12 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
             if printer.json {
                 printer.value(&plugin)?;
             } else {
-                printer.note(format!("`{}` is now {} {}", tame(&alias), plugin.info.name, plugin.info.version));
+                printer.note(format!(
+                    "`{}` is now {} {}",
+                    tame(&alias),
+                    plugin.info.name,
+                    plugin.info.version
+                ));
             }
         }
     }
@@ -118,15 +145,26 @@ async fn all(admin: &Admin) -> Result<Vec<View>> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file)
-        .map_err(|error| Error::new(Code::NotFound, format!("cannot read {}", file.display())).because(&error))
+    std::fs::read(file).map_err(|error| {
+        Error::new(Code::NotFound, format!("cannot read {}", file.display())).because(&error)
+    })
 }
 
 fn line(plugin: &View) -> String {
     let info = &plugin.info;
-    let names = if plugin.aliases.is_empty() { "-".to_owned() } else { plugin.aliases.join(",") };
+    let names = if plugin.aliases.is_empty() {
+        "-".to_owned()
+    } else {
+        plugin.aliases.join(",")
+    };
     let kind = info.kind.to_string();
-    format!("{kind:<9} {names:<16} {:<20} {:<8} {}  {}", info.name, info.version, &info.digest[..12], brief(&info.summary, 60))
+    format!(
+        "{kind:<9} {names:<16} {:<20} {:<8} {}  {}",
+        info.name,
+        info.version,
+        &info.digest[..12],
+        brief(&info.summary, 60)
+    )
 }
 
 fn show(context: &Context, plugin: &View) -> Result<()> {
@@ -135,21 +173,40 @@ fn show(context: &Context, plugin: &View) -> Result<()> {
         printer.value(plugin)?;
         return Ok(());
     }
-    let PluginInfo { digest, kind, name, version, summary, wit, size, .. } = &plugin.info;
+    let PluginInfo {
+        digest,
+        kind,
+        name,
+        version,
+        summary,
+        wit,
+        size,
+        ..
+    } = &plugin.info;
     printer.line(format!("{} {} {version}", kind, tame(name).bold()))?;
     printer.line(format!("  {}", tame(summary)))?;
     printer.line(format!("digest    {digest}"))?;
-    printer.line(format!("built for mainstay:plugin@{wit}, {} KiB", size / 1024))?;
+    printer.line(format!(
+        "built for mainstay:plugin@{wit}, {} KiB",
+        size / 1024
+    ))?;
     if !plugin.aliases.is_empty() {
         printer.line(format!("names     {}", plugin.aliases.join(", ")))?;
     }
-    printer.line(format!("asks for  {}", asks(&plugin.info).join("\n          ")))?;
+    printer.line(format!(
+        "asks for  {}",
+        asks(&plugin.info).join("\n          ")
+    ))?;
     for model in &plugin.info.models {
         printer.line(format!("model     {}", tame(&model.id)))?;
     }
     for tool in &plugin.info.tools {
         let effect = format!("{:?}", tool.effect).to_lowercase();
-        printer.line(format!("tool      {} ({effect}): {}", tool.definition.name, brief(&tool.definition.description, 80)))?;
+        printer.line(format!(
+            "tool      {} ({effect}): {}",
+            tool.definition.name,
+            brief(&tool.definition.description, 80)
+        ))?;
     }
     Ok(())
 }
@@ -164,15 +221,36 @@ fn asks(info: &PluginInfo) -> Vec<String> {
     };
     let mut asks = Vec::new();
     for rule in &info.http {
-        let methods = if rule.methods.is_empty() { "any method".into() } else { rule.methods.join("/") };
-        let scheme = if rule.scheme == Scheme::Https { "https" } else { "http" };
+        let methods = if rule.methods.is_empty() {
+            "any method".into()
+        } else {
+            rule.methods.join("/")
+        };
+        let scheme = if rule.scheme == Scheme::Https {
+            "https"
+        } else {
+            "http"
+        };
         let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
-        asks.push(format!("{scheme}, {methods} to {}{port}{}", host(&rule.host), rule.path_prefix));
+        asks.push(format!(
+            "{scheme}, {methods} to {}{port}{}",
+            host(&rule.host),
+            rule.path_prefix
+        ));
     }
     for secret in &info.secrets {
         let hosts: Vec<String> = secret.hosts.iter().map(host).collect();
-        let must = if secret.required { "" } else { ", if there is one" };
-        asks.push(format!("secret `{}` for {}{must}: {}", secret.name, hosts.join(", "), brief(&secret.purpose, 80)));
+        let must = if secret.required {
+            ""
+        } else {
+            ", if there is one"
+        };
+        asks.push(format!(
+            "secret `{}` for {}{must}: {}",
+            secret.name,
+            hosts.join(", "),
+            brief(&secret.purpose, 80)
+        ));
     }
     match info.workspace {
         Workspace::None => {}

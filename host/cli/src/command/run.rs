@@ -35,19 +35,27 @@ fn prompt(words: &[String]) -> Result<Option<String>> {
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
-                .map_err(|error| Error::failed("cannot read the prompt from stdin").because(&error))?;
+                .map_err(|error| {
+                    Error::failed("cannot read the prompt from stdin").because(&error)
+                })?;
             text
         }
         words => words.join(" "),
     };
     if text.trim().is_empty() {
-        return Err(Error::new(Code::Usage, "the prompt is empty").hint("say what to do: `mainstay run \"…\"`"));
+        return Err(Error::new(Code::Usage, "the prompt is empty")
+            .hint("say what to do: `mainstay run \"…\"`"));
     }
     Ok(Some(text))
 }
 
 async fn follow(context: &Context, opened: &Opened, prompt: Option<&str>) -> Result<()> {
-    let Opened { client, session, after, .. } = opened;
+    let Opened {
+        client,
+        session,
+        after,
+        ..
+    } = opened;
     let printer = &context.printer;
     printer.dim(format!("session {}", session.id));
     let mut follow = client.follow(session.id, *after).await?;
@@ -56,9 +64,15 @@ async fn follow(context: &Context, opened: &Opened, prompt: Option<&str>) -> Res
         Some(prompt) => {
             let admitted = client.prompt(session.id, prompt, Delivery::Queue).await?;
             if let Some(held) = admitted.held {
-                return Err(Error::new(Code::Conflict, "the prompt is kept, but the session does not run")
-                    .cause(held)
-                    .hint(format!("let it go on with `mainstay session resume {}`", session.id)));
+                return Err(Error::new(
+                    Code::Conflict,
+                    "the prompt is kept, but the session does not run",
+                )
+                .cause(held)
+                .hint(format!(
+                    "let it go on with `mainstay session resume {}`",
+                    session.id
+                )));
             }
         }
         None if session.status == Status::Idle && session.pending_inputs > 0 => {

@@ -13,7 +13,10 @@ const PORT: u16 = 7070;
 
 pub(crate) async fn serve(context: &Context, args: Serve) -> Result<()> {
     if context.global.server.is_some() {
-        return Err(Error::new(Code::Usage, "`serve` is a server; `--server` is for the other commands"));
+        return Err(Error::new(
+            Code::Usage,
+            "`serve` is a server; `--server` is for the other commands",
+        ));
     }
     let loaded = context.config()?;
     if let Way::Server(_) = context.way().await? {
@@ -24,20 +27,40 @@ pub(crate) async fn serve(context: &Context, args: Serve) -> Result<()> {
     let token = match (&context.global.token, &loaded.server.token) {
         (Some(token), _) => Some(token.clone()),
         (None, Some(secret)) => Some(secret.value().ok_or_else(|| {
-            Error::new(Code::Config, format!("the server's token is configured, but {secret} is not set"))
-                .hint("set it, or give one with `--token`")
+            Error::new(
+                Code::Config,
+                format!("the server's token is configured, but {secret} is not set"),
+            )
+            .hint("set it, or give one with `--token`")
         })?),
         (None, None) => None,
     };
     let address = args.listen.or(loaded.server.listen);
     let address = address.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT));
-    let hosts = args.hosts.into_iter().chain(loaded.server.hosts.clone()).collect();
+    let hosts = args
+        .hosts
+        .into_iter()
+        .chain(loaded.server.hosts.clone())
+        .collect();
     let mut signals = Signals::listen()?;
-    let host = Host::start(&context.paths()?, loaded, Listen { address, token, hosts }).await?;
+    let host = Host::start(
+        &context.paths()?,
+        loaded,
+        Listen {
+            address,
+            token,
+            hosts,
+        },
+    )
+    .await?;
     if context.printer.json {
-        context.printer.value(&serde_json::json!({ "address": host.address }))?;
+        context
+            .printer
+            .value(&serde_json::json!({ "address": host.address }))?;
     } else {
-        context.printer.line(format!("listening on {}", host.address))?;
+        context
+            .printer
+            .line(format!("listening on {}", host.address))?;
     }
     signals.next().await;
     context.printer.note("closing; once more to close at once");

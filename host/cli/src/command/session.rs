@@ -40,7 +40,10 @@ async fn list(context: &Context, limit: u32) -> Result<()> {
             let store = access::read(&paths).await?;
             let now = store.now().await?;
             let listed = store.sessions(None, limit).await?;
-            listed.iter().map(|listed| wire::Session::from_listed(listed, now)).collect()
+            listed
+                .iter()
+                .map(|listed| wire::Session::from_listed(listed, now))
+                .collect()
         }
     };
     let now = SystemClock::default().wall();
@@ -52,7 +55,9 @@ async fn list(context: &Context, limit: u32) -> Result<()> {
         }
     }
     if sessions.is_empty() {
-        context.printer.note("there is no session yet; begin one with `mainstay run \"…\"`");
+        context
+            .printer
+            .note("there is no session yet; begin one with `mainstay run \"…\"`");
     }
     Ok(())
 }
@@ -63,7 +68,10 @@ async fn show(context: &Context, id: SessionId) -> Result<()> {
         Way::File(paths) => {
             let store = access::read(&paths).await?;
             let tail = store.tail(id).await?.ok_or_else(|| access::unknown(id))?;
-            let range = Range { after: 0, through: tail.session.head };
+            let range = Range {
+                after: 0,
+                through: tail.session.head,
+            };
             let items = store.items(id, range, Order::NewestFirst, HISTORY).await?;
             (wire::Session::from_tail(&tail, store.now().await?), items)
         }
@@ -86,7 +94,11 @@ async fn show(context: &Context, id: SessionId) -> Result<()> {
 
 async fn log(context: &Context, id: SessionId, follow: bool, after: Seq) -> Result<()> {
     let print = |record: &mainstay_core::event::Record| {
-        if context.printer.json { context.printer.value(record) } else { context.printer.line(show::event(record)) }
+        if context.printer.json {
+            context.printer.value(record)
+        } else {
+            context.printer.line(show::event(record))
+        }
     };
     match context.way().await? {
         Way::Server(client) => {
@@ -103,7 +115,10 @@ async fn log(context: &Context, id: SessionId, follow: bool, after: Seq) -> Resu
             let store = access::read(&paths).await?;
             let mut after = after;
             loop {
-                let (records, head) = store.events(id, after, 256).await?.ok_or_else(|| access::unknown(id))?;
+                let (records, head) = store
+                    .events(id, after, 256)
+                    .await?
+                    .ok_or_else(|| access::unknown(id))?;
                 for record in &records {
                     after = record.seq;
                     if KINDS.contains(&record.kind.as_str()) {
@@ -115,7 +130,9 @@ async fn log(context: &Context, id: SessionId, follow: bool, after: Seq) -> Resu
                 }
             }
             if follow {
-                context.printer.note("nothing runs the session now; start it with `mainstay serve`");
+                context
+                    .printer
+                    .note("nothing runs the session now; start it with `mainstay serve`");
             }
         }
     }
@@ -135,7 +152,11 @@ async fn interrupt(context: &Context, id: SessionId) -> Result<()> {
     if context.printer.json {
         context.printer.value(&wire::Interrupted { was_busy })?;
     } else {
-        context.printer.note(if was_busy { "stopped" } else { "nothing was running" });
+        context.printer.note(if was_busy {
+            "stopped"
+        } else {
+            "nothing was running"
+        });
     }
     Ok(())
 }
@@ -147,7 +168,9 @@ async fn resume(context: &Context, id: SessionId) -> Result<()> {
             if context.printer.json {
                 context.printer.value(&session)?;
             } else {
-                context.printer.note(format!("the session is {}", show::status(session.status)));
+                context
+                    .printer
+                    .note(format!("the session is {}", show::status(session.status)));
             }
             Ok(())
         }
@@ -157,7 +180,12 @@ async fn resume(context: &Context, id: SessionId) -> Result<()> {
             let tail = store.tail(id).await;
             store.close().await;
             let after = tail?.ok_or_else(|| access::unknown(id))?.session.head;
-            let host = Host::start(&paths, context.config()?, Listen::local(context.global.token.clone())).await?;
+            let host = Host::start(
+                &paths,
+                context.config()?,
+                Listen::local(context.global.token.clone()),
+            )
+            .await?;
             let done = async {
                 let client = context.client(&host.address)?;
                 let mut follow = client.follow(id, after).await?;
@@ -190,7 +218,9 @@ async fn delete(context: &Context, id: SessionId) -> Result<()> {
         }
     }
     if context.printer.json {
-        context.printer.value(&serde_json::json!({ "deleted": id }))?;
+        context
+            .printer
+            .value(&serde_json::json!({ "deleted": id }))?;
     } else {
         context.printer.note("deleted");
     }

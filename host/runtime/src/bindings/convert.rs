@@ -56,49 +56,99 @@ macro_rules! fields_from_guest {
 
 // ---- types -------------------------------------------------------------------------------------
 
-cases!(types::Effect = cm::Effect { Pure, Idempotent, Once });
-cases!(types::ToolOutcome = cm::ToolOutcome {
-    Succeeded,
-    Failed,
-    InvalidArguments,
-    UnknownTool,
-    Denied,
-    NotStarted,
-    Interrupted,
-    OutcomeUnknown,
-    ResultMissing,
-    Crashed,
-});
-cases!(types::ReasoningEffort = cm::ReasoningEffort { Off, Low, Medium, High });
-cases!(types::FailureClass = cm::FailureClass {
-    RateLimited,
-    Overloaded,
-    Server,
-    Transport,
-    Incomplete,
-    Protocol,
-    ContextOverflow,
-    ContentFilter,
-    Authentication,
-    Quota,
-    InvalidRequest,
-});
+cases!(
+    types::Effect = cm::Effect {
+        Pure,
+        Idempotent,
+        Once
+    }
+);
+cases!(
+    types::ToolOutcome = cm::ToolOutcome {
+        Succeeded,
+        Failed,
+        InvalidArguments,
+        UnknownTool,
+        Denied,
+        NotStarted,
+        Interrupted,
+        OutcomeUnknown,
+        ResultMissing,
+        Crashed,
+    }
+);
+cases!(
+    types::ReasoningEffort = cm::ReasoningEffort {
+        Off,
+        Low,
+        Medium,
+        High
+    }
+);
+cases!(
+    types::FailureClass = cm::FailureClass {
+        RateLimited,
+        Overloaded,
+        Server,
+        Transport,
+        Incomplete,
+        Protocol,
+        ContextOverflow,
+        ContentFilter,
+        Authentication,
+        Quota,
+        InvalidRequest,
+    }
+);
 
 fields!(types::Range = cm::Range { after, through });
-fields!(types::Media = cm::Media { digest, media_type, size, name });
-fields!(types::NewMedia = cm::NewMedia { media_type, name, data });
-fields!(types::ToolCall = cm::ToolCall { id, tool, arguments });
-fields!(types::ToolDefinition = cm::ToolDefinition { name, description, input_schema });
-fields!(types::HostedResult = cm::HostedResult { call, is_error, data });
+fields!(
+    types::Media = cm::Media {
+        digest,
+        media_type,
+        size,
+        name
+    }
+);
+fields!(
+    types::NewMedia = cm::NewMedia {
+        media_type,
+        name,
+        data
+    }
+);
+fields!(
+    types::ToolCall = cm::ToolCall {
+        id,
+        tool,
+        arguments
+    }
+);
+fields!(
+    types::ToolDefinition = cm::ToolDefinition {
+        name,
+        description,
+        input_schema
+    }
+);
+fields!(
+    types::HostedResult = cm::HostedResult {
+        call,
+        is_error,
+        data
+    }
+);
 fields!(types::ProviderState = cm::ProviderState { provider, data });
-fields!(types::Usage = cm::Usage {
-    input_tokens,
-    cache_read_tokens,
-    cache_write_tokens,
-    output_tokens,
-    reasoning_tokens,
-    cost
-});
+fields!(
+    types::Usage = cm::Usage {
+        input_tokens,
+        cache_read_tokens,
+        cache_write_tokens,
+        output_tokens,
+        reasoning_tokens,
+        cost
+    }
+);
 fields!(types::Failure = cm::Failure { message, retry_after_ms; class });
 
 impl From<types::Part> for cm::Part {
@@ -283,7 +333,12 @@ impl From<logging::Level> for tracing::Level {
 
 // ---- history -----------------------------------------------------------------------------------
 
-cases!(history::Order = ch::Order { OldestFirst, NewestFirst });
+cases!(
+    history::Order = ch::Order {
+        OldestFirst,
+        NewestFirst
+    }
+);
 fields!(history::ModelRef = ch::ModelRef { provider, model });
 
 impl From<ch::Item> for history::Item {
@@ -330,9 +385,7 @@ impl From<ch::ItemBody> for history::ItemBody {
                     ch::ChildOutcome::Done(parts) => history::ChildOutcome::Done(all(parts)),
                     ch::ChildOutcome::Failed(text) => history::ChildOutcome::Failed(text),
                     ch::ChildOutcome::Cancelled => history::ChildOutcome::Cancelled,
-                    ch::ChildOutcome::Quarantined(text) => {
-                        history::ChildOutcome::Quarantined(text)
-                    }
+                    ch::ChildOutcome::Quarantined(text) => history::ChildOutcome::Quarantined(text),
                 },
             }),
             ch::ItemBody::Timer => Self::Timer,
@@ -375,17 +428,32 @@ impl From<ch::Size> for history::Size {
 // ---- manifest ----------------------------------------------------------------------------------
 
 cases!(manifest::Scheme = cp::Scheme { Https, Http });
-cases!(manifest::WorkspaceAccess = cp::Workspace { None, Read, ReadWrite });
-cases!(manifest::Capability = cp::Capability {
-    Tools,
-    ParallelToolCalls,
-    Reasoning,
-    StructuredOutput,
-    ImageInput,
-    AudioInput,
-    DocumentInput,
-});
-fields!(manifest::Price = cp::Price { input, output, cache_read, cache_write });
+cases!(
+    manifest::WorkspaceAccess = cp::Workspace {
+        None,
+        Read,
+        ReadWrite
+    }
+);
+cases!(
+    manifest::Capability = cp::Capability {
+        Tools,
+        ParallelToolCalls,
+        Reasoning,
+        StructuredOutput,
+        ImageInput,
+        AudioInput,
+        DocumentInput,
+    }
+);
+fields!(
+    manifest::Price = cp::Price {
+        input,
+        output,
+        cache_read,
+        cache_write
+    }
+);
 fields_from_guest!(manifest::StateFormat => cp::StateFormat { runner, state_version });
 fields_from_guest!(manifest::HttpRule => cp::HttpRule { port, methods, path_prefix; scheme, host });
 fields_from_guest!(manifest::HostedTool => cp::HostedTool { name, description; effect });
@@ -468,8 +536,21 @@ pub(crate) fn toolbox_manifest(info: &mut cp::PluginInfo, from: manifest::Toolbo
 // ---- steps -------------------------------------------------------------------------------------
 
 cases!(steps::SpawnRefusal = cp::SpawnRefusal { TooDeep, TooMany });
-fields!(steps::Budget = cp::Budget { steps, tokens, cost, time_ms });
-fields!(steps::State = cp::State { runner, state_version, data });
+fields!(
+    steps::Budget = cp::Budget {
+        steps,
+        tokens,
+        cost,
+        time_ms
+    }
+);
+fields!(
+    steps::State = cp::State {
+        runner,
+        state_version,
+        data
+    }
+);
 fields!(steps::Tool = cp::ToolView { name, toolbox; effect });
 fields_from_guest!(steps::ApprovalRequest => cp::ApprovalRequest { key, question, details });
 

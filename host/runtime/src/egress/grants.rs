@@ -127,9 +127,11 @@ impl<'a> Wanted<'a> {
             ));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("an address must not hold a user name or password; use a header with a \
+            return Err(
+                "an address must not hold a user name or password; use a header with a \
                         secret"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
             return Err("the address has no host".to_owned());
@@ -178,6 +180,10 @@ impl<'a> Wanted<'a> {
             }
             HostPattern::Subdomains(name) => {
                 self.origin_is(rule.scheme, rule.port) && below(&self.host, name)
+            }
+            // Without a port, any: what is asked for here the operator narrows.
+            HostPattern::Any if rule.port.is_none() => {
+                self.url.scheme() == scheme_word(rule.scheme)
             }
             HostPattern::Any => self.origin_is(rule.scheme, rule.port),
         };

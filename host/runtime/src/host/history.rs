@@ -73,7 +73,10 @@ impl history::HostHistory for Guest {
             .map_err(Unreadable)?;
         // What an item takes besides its text, so that empty ones are not free.
         let overhead = 64 * items.len() as u64;
-        let bytes: u64 = items.iter().map(mainstay_core::history::Item::text_bytes).sum();
+        let bytes: u64 = items
+            .iter()
+            .map(mainstay_core::history::Item::text_bytes)
+            .sum();
         self.history.spend(bytes + overhead)?;
         Ok(history::Page {
             items: convert::list(items),
@@ -113,4 +116,3 @@ impl history::HostHistory for Guest {
         Ok(())
     }
 }
-

@@ -13,6 +13,10 @@ use crate::limits::{Limiter, Limits, Use};
 
 pub(crate) mod calling;
 pub(crate) mod fetching;
+#[allow(
+    unreachable_pub,
+    reason = "the bindings re-export the type behind its handle"
+)]
 pub mod history;
 pub(crate) mod logging;
 pub(crate) mod wasi;
@@ -76,15 +80,13 @@ pub(crate) fn link(linker: &mut Linker<Guest>, kind: Kind) -> wasmtime::Result<(
     wit::types::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
     wit::manifest::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
     wit::logging::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
+    wit::http::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
     match kind {
         Kind::Runner => {
             wit::history::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
         }
-        Kind::Provider => {
-            wit::http::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
-        }
+        Kind::Provider => {}
         Kind::Toolbox => {
-            wit::http::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
             wit::calling::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
             wit::fetching::add_to_linker::<_, HasSelf<_>>(linker, |guest| guest)?;
         }

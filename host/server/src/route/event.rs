@@ -64,7 +64,10 @@ pub(crate) async fn read(
     let limit = page::limit(query.limit)?;
     let read = state.node().store().events(session, after, limit).await?;
     let (mut items, head) = read.ok_or(Refused::NotFound(session))?;
-    let next = items.last().filter(|last| last.seq < head).map(|last| cursor::encode(&resource, &last.seq));
+    let next = items
+        .last()
+        .filter(|last| last.seq < head)
+        .map(|last| cursor::encode(&resource, &last.seq));
     // What this build does not know is skipped, and the cursor moves past it.
     items.retain(|record| KINDS.contains(&record.kind.as_str()));
     Ok(Json(EventPage { items, next, head }).into_response())

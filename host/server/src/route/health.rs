@@ -18,7 +18,11 @@ pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode
     let store = node.store();
     let scan = store.scan(SCAN).await?;
     let now = store.now().await?;
-    let oldest_expired = scan.expired.iter().map(|claim| now.saturating_sub(claim.expires_at)).max();
+    let oldest_expired = scan
+        .expired
+        .iter()
+        .map(|claim| now.saturating_sub(claim.expires_at))
+        .max();
     let mut oldest_due = None;
     for session in scan.due.iter().take(AGES) {
         if let Some(tail) = store.tail(*session).await?
@@ -40,7 +44,11 @@ pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode
     };
     let bad = detail.is_some();
     let health = Health {
-        status: if bad { HealthStatus::Lagging } else { HealthStatus::Ok },
+        status: if bad {
+            HealthStatus::Lagging
+        } else {
+            HealthStatus::Ok
+        },
         owner: node.owner(),
         version: env!("CARGO_PKG_VERSION").into(),
         projection_lag: 0,
@@ -50,6 +58,10 @@ pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode
         oldest_due_wake_ms: oldest_due,
         detail,
     };
-    let status = if bad { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let status = if bad {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Json(health)))
 }

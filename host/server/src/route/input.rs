@@ -30,9 +30,21 @@ pub(crate) async fn admit(
 ) -> Result<(StatusCode, Json<Admitted>)> {
     let input = new.id.unwrap_or_else(InputId::new);
     let content = content(&state, &new).await?;
-    let usual = if content.is_control() { Delivery::Steer } else { Delivery::Queue };
-    let admission = state.node().admit(session, input, new.delivery.unwrap_or(usual), content).await?;
-    let admitted = Admitted { session, input: admission.input, seq: admission.seq, held: admission.held };
+    let usual = if content.is_control() {
+        Delivery::Steer
+    } else {
+        Delivery::Queue
+    };
+    let admission = state
+        .node()
+        .admit(session, input, new.delivery.unwrap_or(usual), content)
+        .await?;
+    let admitted = Admitted {
+        session,
+        input: admission.input,
+        seq: admission.seq,
+        held: admission.held,
+    };
     Ok((StatusCode::ACCEPTED, Json(admitted)))
 }
 
@@ -45,7 +57,12 @@ async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {
             let model = configure.model.parse().map_err(invalid)?;
             return Ok(InputContent::Configure { model });
         }
-        _ => return Err(invalid("An input is exactly one of `text`, `parts` and `configure`. Send one of them.".into())),
+        _ => {
+            return Err(invalid(
+                "An input is exactly one of `text`, `parts` and `configure`. Send one of them."
+                    .into(),
+            ));
+        }
     };
     let empty = |part: &Part| matches!(part, Part::Text(text) if text.trim().is_empty());
     if parts.iter().all(empty) {
@@ -55,7 +72,10 @@ async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {
         if let Part::Media(media) = part
             && state.node().store().blob(&media.digest).await?.is_none()
         {
-            return Err(invalid(format!("The store holds no media `{}`. Name one that it holds.", media.digest)));
+            return Err(invalid(format!(
+                "The store holds no media `{}`. Name one that it holds.",
+                media.digest
+            )));
         }
     }
     Ok(InputContent::Prompt { parts })
@@ -68,7 +88,11 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<Input>>> {
     state.node().tail(session).await?;
     let items = state.node().store().inputs(session, !query.pending).await?;
-    Ok(Json(Page { items, next: None, previous: None }))
+    Ok(Json(Page {
+        items,
+        next: None,
+        previous: None,
+    }))
 }
 
 pub(crate) async fn show(
@@ -83,7 +107,10 @@ pub(crate) async fn change(
     Path((session, input)): Path<(SessionId, InputId)>,
     extract::Json(change): extract::Json<InputChange>,
 ) -> Result<Json<Input>> {
-    state.node().redeliver(session, input, change.delivery).await?;
+    state
+        .node()
+        .redeliver(session, input, change.delivery)
+        .await?;
     find(&state, session, input).await.map(Json)
 }
 
@@ -98,5 +125,8 @@ pub(crate) async fn cancel(
 async fn find(state: &ServerState, session: SessionId, input: InputId) -> Result<Input> {
     state.node().tail(session).await?;
     let inputs = state.node().store().inputs(session, true).await?;
-    inputs.into_iter().find(|found| found.id == input).ok_or_else(|| Refused::InputNotFound(input).into())
+    inputs
+        .into_iter()
+        .find(|found| found.id == input)
+        .ok_or_else(|| Refused::InputNotFound(input).into())
 }

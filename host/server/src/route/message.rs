@@ -29,9 +29,21 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<Item>>> {
     let resource = format!("messages of {session}");
     let limit = page::limit(query.limit)?;
-    let place = query.cursor.map(|cursor| cursor::decode(&resource, &cursor)).transpose()?;
+    let place = query
+        .cursor
+        .map(|cursor| cursor::decode(&resource, &cursor))
+        .transpose()?;
     state.node().tail(session).await?;
     let plan = Plan::new(query.order, place);
-    let items = state.node().store().items(session, plan.range, plan.order, limit + 1).await?;
-    Ok(Json(plan.page(items, limit, |item| item.seq, |place| cursor::encode(&resource, &place))))
+    let items = state
+        .node()
+        .store()
+        .items(session, plan.range, plan.order, limit + 1)
+        .await?;
+    Ok(Json(plan.page(
+        items,
+        limit,
+        |item| item.seq,
+        |place| cursor::encode(&resource, &place),
+    )))
 }

@@ -18,9 +18,18 @@ use crate::state::ServerState;
 pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
     Router::new()
         .route("/sessions", post(session::create).get(session::list))
-        .route("/sessions/{session}", get(session::show).delete(session::delete))
-        .route("/sessions/{session}/inputs", post(input::admit).get(input::list))
-        .route("/sessions/{session}/inputs/{input}", patch(input::change).delete(input::cancel).get(input::show))
+        .route(
+            "/sessions/{session}",
+            get(session::show).delete(session::delete),
+        )
+        .route(
+            "/sessions/{session}/inputs",
+            post(input::admit).get(input::list),
+        )
+        .route(
+            "/sessions/{session}/inputs/{input}",
+            patch(input::change).delete(input::cancel).get(input::show),
+        )
         .route("/sessions/{session}/interrupt", post(session::interrupt))
         .route("/sessions/{session}/resume", post(session::resume))
         .route("/sessions/{session}/run", post(session::run))
@@ -29,10 +38,14 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
         .route("/sessions/{session}/events", get(event::read))
         .route(
             "/plugins",
-            get(plugin::list)
-                .merge(post(plugin::install).layer(DefaultBodyLimit::max(state.options().plugin_limit))),
+            get(plugin::list).merge(
+                post(plugin::install).layer(DefaultBodyLimit::max(state.options().plugin_limit)),
+            ),
         )
-        .route("/plugins/{kind}/{alias}", put(plugin::alias).delete(plugin::remove))
+        .route(
+            "/plugins/{kind}/{alias}",
+            put(plugin::alias).delete(plugin::remove),
+        )
         .route("/health", get(health::show))
         .route("/openapi.json", get(openapi::show))
 }

@@ -18,10 +18,17 @@ mod tests {
     #[test]
     fn api_9_every_problem_is_in_the_document() {
         let document: Value = serde_json::from_str(super::DOCUMENT).expect("the document is JSON");
-        let listed = document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].as_array();
-        let listed: Vec<&str> = listed.expect("an enum").iter().filter_map(Value::as_str).collect();
-        let expected: Vec<String> =
-            Kind::ALL.iter().map(|kind| format!("{}{}", crate::wire::PROBLEM, kind.slug())).collect();
+        let listed =
+            document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].as_array();
+        let listed: Vec<&str> = listed
+            .expect("an enum")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let expected: Vec<String> = Kind::ALL
+            .iter()
+            .map(|kind| format!("{}{}", crate::wire::PROBLEM, kind.slug()))
+            .collect();
         assert_eq!(listed, expected);
     }
 
@@ -32,7 +39,10 @@ mod tests {
                 Value::Object(object) => {
                     if let Some(Value::String(reference)) = object.get("$ref") {
                         let pointer = reference.trim_start_matches('#');
-                        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                        assert!(
+                            document.pointer(pointer).is_some(),
+                            "{reference} leads nowhere"
+                        );
                     }
                     object.values().for_each(|value| walk(document, value));
                 }

@@ -20,7 +20,11 @@ pub(crate) struct InstallQuery {
 
 pub(crate) async fn list(State(state): State<ServerState>) -> Result<Json<Page<Plugin>>> {
     let items = state.plugins().list().await?;
-    Ok(Json(Page { items, next: None, previous: None }))
+    Ok(Json(Page {
+        items,
+        next: None,
+        previous: None,
+    }))
 }
 
 pub(crate) async fn install(
@@ -37,7 +41,9 @@ pub(crate) async fn alias(
     Path((kind, alias)): Path<(PluginKind, String)>,
     extract::Json(new): extract::Json<NewAlias>,
 ) -> Result<Json<Plugin>> {
-    Ok(Json(state.plugins().alias(kind, &alias, &new.digest).await?))
+    Ok(Json(
+        state.plugins().alias(kind, &alias, &new.digest).await?,
+    ))
 }
 
 pub(crate) async fn remove(

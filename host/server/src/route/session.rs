@@ -42,22 +42,47 @@ pub(crate) async fn create(
         let config = state.node().config().get();
         if !config.agents.contains_key(&agent) {
             let known: Vec<&str> = config.agents.keys().map(String::as_str).collect();
-            let detail = format!("There is no agent `{agent}`. Configured are: {}.", known.join(", "));
+            let detail = format!(
+                "There is no agent `{agent}`. Configured are: {}.",
+                known.join(", ")
+            );
             return Err(Problem::new(Kind::Invalid, detail));
         }
         if let Some(model) = &model
             && !config.providers.contains_key(&model.provider)
         {
             let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
-            let detail =
-                format!("There is no provider `{}`. Configured are: {}.", model.provider, known.join(", "));
+            let detail = format!(
+                "There is no provider `{}`. Configured are: {}.",
+                model.provider,
+                known.join(", ")
+            );
             return Err(Problem::new(Kind::Invalid, detail));
         }
     }
-    let existed = state.node().create(id, SessionCreated { agent, model, title: new.title }).await?;
+    let existed = state
+        .node()
+        .create(
+            id,
+            SessionCreated {
+                agent,
+                model,
+                title: new.title,
+            },
+        )
+        .await?;
     let session = session(&state, id).await?;
-    let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, [(header::LOCATION, format!("/v1/sessions/{id}"))], Json(session)).into_response())
+    let status = if existed {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    Ok((
+        status,
+        [(header::LOCATION, format!("/v1/sessions/{id}"))],
+        Json(session),
+    )
+        .into_response())
 }
 
 pub(crate) async fn list(
@@ -65,25 +90,45 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<Session>>> {
     let limit = page::limit(query.limit)?;
-    let before: Option<(Millis, SessionId)> =
-        query.cursor.map(|cursor| cursor::decode(RESOURCE, &cursor)).transpose()?;
+    let before: Option<(Millis, SessionId)> = query
+        .cursor
+        .map(|cursor| cursor::decode(RESOURCE, &cursor))
+        .transpose()?;
     let store = state.node().store();
     let now = store.now().await?;
     let mut listed = store.sessions(before, limit + 1).await?;
     let more = listed.len() > limit as usize;
     listed.truncate(limit as usize);
     let next = listed.last().filter(|_| more);
-    let next = next.map(|last| cursor::encode(RESOURCE, &(last.session.created_at, last.session.id)));
-    let items = listed.iter().map(|listed| Session::from_listed(listed, now)).collect();
-    Ok(Json(Page { items, next, previous: None }))
+    let next =
+        next.map(|last| cursor::encode(RESOURCE, &(last.session.created_at, last.session.id)));
+    let items = listed
+        .iter()
+        .map(|listed| Session::from_listed(listed, now))
+        .collect();
+    Ok(Json(Page {
+        items,
+        next,
+        previous: None,
+    }))
 }
 
-pub(crate) async fn show(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+pub(crate) async fn show(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Session>> {
     session(&state, id).await.map(Json)
 }
 
-pub(crate) async fn delete(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<StatusCode> {
-    if state.node().delete(id).await? { Ok(StatusCode::NO_CONTENT) } else { Err(Refused::NotFound(id).into()) }
+pub(crate) async fn delete(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<StatusCode> {
+    if state.node().delete(id).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Refused::NotFound(id).into())
+    }
 }
 
 pub(crate) async fn interrupt(
@@ -94,7 +139,10 @@ pub(crate) async fn interrupt(
     Ok(Json(Interrupted { was_busy }))
 }
 
-pub(crate) async fn resume(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+pub(crate) async fn resume(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Session>> {
     state.node().resume(id).await?;
     session(&state, id).await.map(Json)
 }
@@ -106,7 +154,15 @@ pub(crate) async fn run(
 ) -> Result<Json<Ran>> {
     let forced = if new.force {
         let tail = state.node().tail(id).await?;
-        Some(state.node().config().get().agents.get(&tail.session.agent).map_or(64, |agent| agent.steps))
+        Some(
+            state
+                .node()
+                .config()
+                .get()
+                .agents
+                .get(&tail.session.agent)
+                .map_or(64, |agent| agent.steps),
+        )
     } else {
         None
     };
@@ -117,7 +173,10 @@ pub(crate) async fn run(
     Ok(Json(outcome.into()))
 }
 
-pub(crate) async fn idle(State(state): State<ServerState>, Path(id): Path<SessionId>) -> Result<Json<Session>> {
+pub(crate) async fn idle(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Session>> {
     let tail = tokio::select! {
         tail = state.node().idle(id) => tail?,
         () = closed(&state) => return Err(closing()),
@@ -130,7 +189,10 @@ async fn closed(state: &ServerState) {
 }
 
 fn closing() -> Problem {
-    Problem::new(Kind::Unavailable, "The server is closing. The session goes on at its next start; ask again then.")
+    Problem::new(
+        Kind::Unavailable,
+        "The server is closing. The session goes on at its next start; ask again then.",
+    )
 }
 
 async fn session(state: &ServerState, id: SessionId) -> Result<Session> {

@@ -206,7 +206,10 @@ fn a_stream_without_its_last_line() {
         "\"x\" FinishReason::Stop",
     );
     // Broken off before the reason, and within a chunk: no end at all.
-    check("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n", "\"x\"");
+    check(
+        "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\ndata: [DONE]\n\n",
+        "\"x\"",
+    );
     check(
         "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\ndata: {\"choi",
         "\"x\"",

@@ -57,7 +57,12 @@ fn a_plain_request() {
     call.options.temperature = Some(0.5);
     let request = sent(&call);
     assert_eq!(request.url, "http://localhost:8080/v1/chat/completions");
-    assert!(request.headers.iter().all(|header| header.name != "authorization"));
+    assert!(
+        request
+            .headers
+            .iter()
+            .all(|header| header.name != "authorization")
+    );
     assert_eq!(
         body_of(&call),
         json!({
@@ -89,7 +94,10 @@ fn the_key_is_named_and_never_held() {
         .unwrap();
     match &header.value {
         HeaderValue::Secret(secret) => {
-            assert_eq!((secret.name.as_str(), secret.prefix.as_str()), (API_KEY, "Bearer "));
+            assert_eq!(
+                (secret.name.as_str(), secret.prefix.as_str()),
+                (API_KEY, "Bearer ")
+            );
         }
         HeaderValue::Text(_) => panic!("the key must be a reference"),
     }
@@ -137,7 +145,10 @@ fn tools_and_choice() {
         input_schema: r#"{"type":"object"}"#.to_owned(),
     }];
     let body = body_of(&call);
-    assert_eq!(body["tools"][0]["function"]["parameters"], json!({"type": "object"}));
+    assert_eq!(
+        body["tools"][0]["function"]["parameters"],
+        json!({"type": "object"})
+    );
     assert_eq!(body["tool_choice"]["function"]["name"], "t");
 }
 
@@ -173,8 +184,16 @@ fn options_reach_the_body() {
     let body = body_of(&call);
     assert_eq!(body["top_k"], 5);
     assert_eq!(body["stream"], false);
-    assert_eq!(body["response_format"]["json_schema"]["schema"]["type"], "object");
-    assert!(sent(&call).headers.iter().any(|header| header.name == "x-a"));
+    assert_eq!(
+        body["response_format"]["json_schema"]["schema"]["type"],
+        "object"
+    );
+    assert!(
+        sent(&call)
+            .headers
+            .iter()
+            .any(|header| header.name == "x-a")
+    );
     call.config.options = Some(r#"{"no_such":1}"#.to_owned());
     assert!(matches!(encode(&call), Err(Error::Config(_))));
 }

@@ -1,0 +1,222 @@
+//! The commands of the real binary.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+use support::{DEADLINE, Server, mainstay};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+struct Place {
+    folder: tempfile::TempDir,
+    config: PathBuf,
+    store: PathBuf,
+}
+
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("mainstay.toml");
+    std::fs::write(&config, "[agents.default]\ntoolboxes = []\n").unwrap();
+    let store = folder.path().join("store.db");
+    Place {
+        folder,
+        config,
+        store,
+    }
+}
+
+impl Place {
+    async fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let output = mainstay(&self.store, &self.config).args(args).output();
+        let output = tokio::time::timeout(DEADLINE, output)
+            .await
+            .expect("the command ends")
+            .unwrap();
+        (
+            output.status.code().unwrap_or(-1),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_1_the_demo_survives_its_kill() {
+    let place = place();
+    let (code, out, err) = place.run(&["demo"]).await;
+    assert_eq!(code, 0, "{out}\n{err}");
+    let all = format!("{out}{err}");
+    assert!(all.to_lowercase().contains("kill"), "{all}");
+    assert!(
+        !all.contains('\u{1b}'),
+        "no control codes without a terminal"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_2_the_answer_alone_is_on_stdout() {
+    let place = place();
+    let (code, out, err) = place.run(&["run", "say forty-two"]).await;
+    assert_eq!((code, out.trim()), (0, "forty-two"), "{err}");
+    let (code, out, err) = place
+        .run(&["run", "fail invalid-request the server said no"])
+        .await;
+    assert_eq!(code, 1, "{out}\n{err}");
+    assert!(err.contains("the server said no"), "{err}");
+    assert!(out.trim().is_empty(), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_3_json_is_json_and_nothing_else() {
+    let place = place();
+    let (_, out, _) = place.run(&["--json", "run", "say hi"]).await;
+    let events: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    assert!(!events.is_empty());
+    let (_, out, err) = place.run(&["--json", "session", "list"]).await;
+    let lists: Vec<Value> = serde_json::Deserializer::from_str(&out)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .expect(&err);
+    let id = find_id(&lists).expect("a session's id");
+    for args in [
+        vec!["--json", "session", "show", &id],
+        vec!["--json", "session", "log", &id],
+        vec!["--json", "plugin", "list"],
+        vec!["--json", "session", "interrupt", &id],
+        vec!["--json", "session", "resume", &id],
+        vec!["--json", "session", "delete", &id],
+    ] {
+        let (code, out, err) = place.run(&args).await;
+        assert_eq!(code, 0, "{args:?}: {err}");
+        let parsed: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&out)
+            .into_iter()
+            .collect();
+        assert!(parsed.is_ok(), "{args:?}: {out}");
+    }
+}
+
+fn find_id(values: &[Value]) -> Option<String> {
+    values.iter().find_map(|value| match value {
+        Value::Object(object) => match object.get("id").and_then(Value::as_str) {
+            Some(id) => Some(id.to_owned()),
+            None => object
+                .values()
+                .find_map(|inner| find_id(std::slice::from_ref(inner))),
+        },
+        Value::Array(array) => find_id(array),
+        _ => None,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_4_ctrl_c_interrupts_and_keeps_what_was_said() {
+    let place = place();
+    let mut child = mainstay(&place.store, &place.config)
+        .args([
+            "--json",
+            "run",
+            "slow 150 one two three four five six seven eight nine ten eleven twelve",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    loop {
+        let line = tokio::time::timeout(DEADLINE, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+            .expect("it goes on");
+        if line.contains("step.output") {
+            break;
+        }
+    }
+    let pid = child.id().unwrap().to_string();
+    assert!(
+        tokio::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+    let status = tokio::time::timeout(DEADLINE, child.wait())
+        .await
+        .expect("it ends")
+        .unwrap();
+    assert_eq!(status.code(), Some(130));
+    let (_, out, _) = place.run(&["--json", "session", "list"]).await;
+    let lists: Vec<Value> = serde_json::Deserializer::from_str(&out)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let id = find_id(&lists).unwrap();
+    let (_, log, _) = place.run(&["--json", "session", "log", &id]).await;
+    assert!(
+        log.contains("execution.interrupted") && log.contains("\"user\""),
+        "{log}"
+    );
+    assert!(log.contains("one"), "the partial text is durable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_5_store_3_failures_say_what_is_wrong_and_what_to_do() {
+    let place = place();
+    let (code, _, err) = place
+        .run(&["session", "show", "01890000-0000-7000-8000-000000000001"])
+        .await;
+    assert_ne!(code, 0);
+    assert!(err.starts_with("error:"), "{err}");
+    let _server = Server::start(&place.store, &place.config).await;
+    let (code, _, err) = place.run(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert_ne!(code, 0);
+    assert!(err.contains("store.db") && err.contains("hint:"), "{err}");
+    let bad = place.folder.path().join("bad.wasm");
+    std::fs::write(&bad, "not a component").unwrap();
+    let (code, _, err) = place
+        .run(&["plugin", "install", bad.to_str().unwrap()])
+        .await;
+    assert_ne!(code, 0);
+    assert!(err.contains("error:"), "{err}");
+    std::fs::write(&place.config, "[agents.default]\nsytem-prompt = \"x\"\n").unwrap();
+    let (code, _, err) = place.run(&["run", "hi"]).await;
+    assert_ne!(code, 0);
+    assert!(
+        err.contains("mainstay.toml:2") && err.contains("system-prompt"),
+        "{err}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_6_9_commands_find_the_server_and_a_dead_ones_lock_stops_nobody() {
+    let place = place();
+    let server = Server::start(&place.store, &place.config).await;
+    let (code, out, err) = place
+        .run(&["--json", "run", "say through the server"])
+        .await;
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("through the server"));
+    let (code, listed, _) = place.run(&["--json", "session", "list"]).await;
+    assert_eq!(code, 0);
+    server.kill().await;
+    let (code, after, err) = place.run(&["--json", "session", "list"]).await;
+    assert_eq!(code, 0, "{err}");
+    let id = |text: &str| {
+        let lists: Vec<Value> = serde_json::Deserializer::from_str(text)
+            .into_iter()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        find_id(&lists)
+    };
+    assert_eq!(id(&listed), id(&after));
+    Server::start(&place.store, &place.config)
+        .await
+        .kill()
+        .await;
+}

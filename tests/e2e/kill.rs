@@ -1,0 +1,185 @@
+//! The real binary, killed with SIGKILL at moments all over a turn, started again, and checked from
+//! outside: by its log, by what clients were told, and by the counters of the servers it spoke to.
+
+mod support;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Outside, Server};
+
+/// Moments between the admission and well behind the answer's end.
+const MOMENTS: u64 = 24;
+const STEP: Duration = Duration::from_millis(75);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn store_13_recov_20_killed_at_any_moment_a_turn_ends_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = Outside::start().await;
+    let config = outside.config(folder.path());
+    // Compiles the plugins once; the others find the code in the cache beside the store.
+    Server::start(&folder.path().join("first.db"), &config)
+        .await
+        .kill()
+        .await;
+
+    let mut rounds = tokio::task::JoinSet::new();
+    for n in 0..MOMENTS {
+        while rounds.len() >= 3 {
+            rounds.join_next().await.unwrap().unwrap();
+        }
+        let (store, config) = (folder.path().join(format!("{n}.db")), config.clone());
+        let seen = std::sync::Arc::clone(&outside.seen);
+        let workspaces = folder.path().join("workspaces");
+        rounds.spawn(async move {
+            let tag = format!("kill-{n}");
+            let server = Server::start(&store, &config).await;
+            let (status, session) = server.post("/sessions", json!({})).await;
+            assert!(status < 300, "{session}");
+            let session = session["id"].as_str().unwrap().to_owned();
+            let inputs = format!("/sessions/{session}/inputs");
+            let (status, told) = server
+                .post(&inputs, json!({ "text": format!("Do it. tag:{tag}") }))
+                .await;
+            assert_eq!(status, 202, "{told}");
+            tokio::time::sleep(STEP * u32::try_from(n).unwrap()).await;
+            let before = server.events(&session).await;
+            server.kill().await;
+
+            let server = Server::start(&store, &config).await;
+            server.idle(&session).await;
+            let events = server.events(&session).await;
+            check(&events);
+            // What was told is still there.
+            assert_eq!(events[..before.len()], before[..], "moment {n}");
+            assert!(
+                events
+                    .iter()
+                    .any(|event| event["seq"] == told["seq"] && event["type"] == "input.admitted")
+            );
+            let ended = events
+                .iter()
+                .filter(|event| event["type"] == "turn.ended")
+                .count();
+            assert_eq!(ended, 1, "moment {n}");
+
+            let posts = seen.posts.lock().unwrap().get(&tag).copied().unwrap_or(0);
+            assert!(posts <= 1, "moment {n}: the once call acted {posts} times");
+            let result = result_of(&events, "web_post");
+            match result.as_deref() {
+                Some("succeeded") => assert_eq!(posts, 1, "moment {n}"),
+                // Cut off before its arguments were whole, or with an outcome that nobody knows.
+                Some("outcome_unknown" | "not_started") | None => {}
+                Some(other) => panic!("moment {n}: web_post ended as {other}"),
+            }
+            if result_of(&events, "file_write").as_deref() == Some("succeeded") {
+                let file = workspaces.join(&session).join("out.txt");
+                assert_eq!(
+                    std::fs::read_to_string(file).unwrap(),
+                    "written once",
+                    "moment {n}"
+                );
+            }
+            let text = std::fs::read(&store).unwrap();
+            assert!(
+                !contains(&text, support::SECRET.as_bytes()),
+                "moment {n}: the secret is in the store"
+            );
+            server.kill().await;
+        });
+    }
+    while let Some(round) = rounds.join_next().await {
+        round.unwrap();
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// How the first call of this tool ended.
+fn result_of(events: &[Value], tool: &str) -> Option<String> {
+    events
+        .iter()
+        .filter(|event| event["type"] == "call.settled")
+        .find(|event| event["data"]["result"]["tool"] == tool)
+        .map(|event| {
+            event["data"]["result"]["outcome"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+}
+
+/// The invariants that a log shows.
+fn check(events: &[Value]) {
+    let mut live: Option<String> = None;
+    let mut calls: HashMap<(u64, String), u32> = HashMap::new();
+    let mut once = HashSet::new();
+    let mut promoted = HashSet::new();
+    for (n, event) in events.iter().enumerate() {
+        assert_eq!(
+            event["seq"].as_u64(),
+            Some(n as u64 + 1),
+            "a gap or a repeat"
+        );
+        let data = &event["data"];
+        let kind = event["type"].as_str().unwrap();
+        if let Some(writer) = event["execution"].as_str()
+            && kind != "execution.started"
+        {
+            assert_eq!(
+                live.as_deref(),
+                Some(writer),
+                "seq {} was written without a claim",
+                event["seq"]
+            );
+        }
+        match kind {
+            "execution.started" => {
+                assert!(live.is_none(), "two live executions");
+                live = data["execution"].as_str().map(str::to_owned);
+            }
+            "execution.succeeded"
+            | "execution.failed"
+            | "execution.interrupted"
+            | "execution.suspended" => {
+                assert_eq!(
+                    live.take().as_deref(),
+                    data["execution"].as_str(),
+                    "a second terminal"
+                );
+            }
+            "input.promoted" => assert!(promoted.insert(data["input"].clone()), "promoted twice"),
+            "step.output" => {
+                for piece in data["pieces"].as_array().unwrap() {
+                    if let Some(id) = piece["call"]["id"].as_str() {
+                        calls.insert((data["step"].as_u64().unwrap(), id.to_owned()), 0);
+                    }
+                }
+            }
+            "call.started" if data["effect"] == "once" => {
+                assert!(
+                    once.insert((data["step"].clone(), data["call"].clone())),
+                    "a once call started twice"
+                );
+            }
+            "call.settled" => {
+                let key = (
+                    data["step"].as_u64().unwrap(),
+                    data["result"]["call"].as_str().unwrap().to_owned(),
+                );
+                let count = calls.get_mut(&key).expect("a result after its call");
+                *count += 1;
+                assert_eq!(*count, 1, "two results for {key:?}");
+            }
+            _ => {}
+        }
+    }
+    assert!(live.is_none(), "an execution without a terminal");
+    assert!(
+        calls.values().all(|count| *count == 1),
+        "a call without a result: {calls:?}"
+    );
+}

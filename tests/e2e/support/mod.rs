@@ -1,0 +1,320 @@
+//! The world outside the binary: a model server, the endpoints that tools call, with counters of their
+//! own; and the binary itself, started and killed.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, State};
+use axum::http::header;
+use axum::response::Response;
+use axum::routing::{get, post};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+/// How long anything may take.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What the outside has seen.
+#[derive(Default)]
+pub struct Seen {
+    /// Bodies of model requests, by session tag.
+    pub requests: Mutex<HashMap<String, Vec<String>>>,
+    pub gets: Mutex<HashMap<String, u32>>,
+    pub posts: Mutex<HashMap<String, u32>>,
+}
+
+/// A model server that speaks the OpenAI chat protocol slowly, with slow endpoints for tools beside it.
+pub struct Outside {
+    pub port: u16,
+    pub seen: Arc<Seen>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    seen: Arc<Seen>,
+    port: u16,
+}
+
+const PAUSE: Duration = Duration::from_millis(40);
+
+impl Outside {
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+            .await
+            .unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Seen::default());
+        let app = Router::new()
+            .route("/v1/chat/completions", post(complete))
+            .route("/get/{tag}", get(slow_get))
+            .route("/post/{tag}", post(slow_post))
+            .with_state(Shared {
+                seen: Arc::clone(&seen),
+                port,
+            });
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { port, seen }
+    }
+
+    /// A configuration that sends everything here.
+    pub fn config(&self, folder: &Path) -> PathBuf {
+        let port = self.port;
+        let text = format!(
+            r#"
+[agents.default]
+provider = "local"
+model = "test"
+toolboxes = ["files", "web"]
+
+[providers.local]
+plugin = "openai-chat"
+base-url = "http://127.0.0.1:{port}/v1"
+private = true
+
+[providers.local.secrets]
+api-key = {{ env = "MAINSTAY_TEST_KEY" }}
+
+[toolboxes.files]
+workspace = "read-write"
+
+[toolboxes.web]
+http = [{{ url = "http://127.0.0.1:{port}/", private = true }}]
+"#
+        );
+        let path = folder.join("mainstay.toml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+/// The first user message names the session: `tag:…`.
+fn tag(body: &Value) -> String {
+    let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    let text = messages
+        .iter()
+        .find(|message| message["role"] == "user")
+        .map(|message| message["content"].to_string());
+    let text = text.unwrap_or_default();
+    text.split("tag:").nth(1).map_or_else(String::new, |rest| {
+        rest.chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
+            .collect()
+    })
+}
+
+async fn complete(State(shared): State<Shared>, body: String) -> Response {
+    let parsed: Value = serde_json::from_str(&body).unwrap();
+    let tag = tag(&parsed);
+    shared
+        .seen
+        .requests
+        .lock()
+        .unwrap()
+        .entry(tag.clone())
+        .or_default()
+        .push(body);
+    let results = parsed["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .count();
+    let mut chunks: Vec<Value> = Vec::new();
+    let delta = |delta: Value| json!({ "choices": [{ "index": 0, "delta": delta }] });
+    let words = if results == 0 {
+        "I will work on it now. "
+    } else {
+        "All of it is done. "
+    };
+    for word in words.split_inclusive(' ') {
+        chunks.push(delta(json!({ "content": word })));
+    }
+    if results == 0 {
+        let url = |path: &str| format!("http://127.0.0.1:{}/{path}/{tag}", shared.port);
+        let calls = [
+            (
+                "file_write",
+                json!({ "path": "out.txt", "content": "written once" }),
+            ),
+            ("web_get", json!({ "url": url("get") })),
+            ("web_post", json!({ "url": url("post"), "body": "{}" })),
+        ];
+        for (n, (name, arguments)) in calls.iter().enumerate() {
+            let arguments = arguments.to_string();
+            let (first, second) = arguments.split_at(arguments.len() / 2);
+            chunks.push(delta(
+                json!({ "tool_calls": [{ "index": n, "id": format!("call_{n}"), "type": "function",
+                "function": { "name": name, "arguments": first } }] }),
+            ));
+            chunks.push(delta(
+                json!({ "tool_calls": [{ "index": n, "function": { "arguments": second } }] }),
+            ));
+        }
+    }
+    let reason = if results == 0 { "tool_calls" } else { "stop" };
+    chunks.push(
+        json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }],
+        "usage": { "prompt_tokens": 10, "completion_tokens": 5 } }),
+    );
+    let mut lines: Vec<String> = chunks
+        .iter()
+        .map(|chunk| format!("data: {chunk}\n\n"))
+        .collect();
+    lines.push("data: [DONE]\n\n".into());
+    let stream = futures::stream::iter(lines).then(|line| async move {
+        tokio::time::sleep(PAUSE).await;
+        Ok::<_, std::convert::Infallible>(line)
+    });
+    Response::builder()
+        .header(header::CONTENT_TYPE, "text/event-stream")
+        .body(Body::from_stream(stream))
+        .unwrap()
+}
+
+async fn slow_get(State(shared): State<Shared>, UrlPath(tag): UrlPath<String>) -> String {
+    *shared.seen.gets.lock().unwrap().entry(tag).or_default() += 1;
+    tokio::time::sleep(PAUSE * 6).await;
+    "got it".into()
+}
+
+async fn slow_post(State(shared): State<Shared>, UrlPath(tag): UrlPath<String>) -> String {
+    // Counted as it arrives: from here on it has happened.
+    *shared.seen.posts.lock().unwrap().entry(tag).or_default() += 1;
+    tokio::time::sleep(PAUSE * 8).await;
+    "posted".into()
+}
+
+/// The binary, with nothing of the machine's own configuration.
+pub fn mainstay(store: &Path, config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command
+        .arg("--store")
+        .arg(store)
+        .arg("--config")
+        .arg(config)
+        .env_remove("MAINSTAY_SERVER")
+        .env_remove("MAINSTAY_TOKEN")
+        .env("MAINSTAY_TEST_KEY", SECRET)
+        .env("HOME", store.parent().unwrap())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// The secret that must be found nowhere.
+pub const SECRET: &str = "sk-secret-4711-value";
+
+/// A server that runs.
+pub struct Server {
+    pub child: Child,
+    pub address: String,
+    pub http: reqwest::Client,
+}
+
+impl Server {
+    pub async fn start(store: &Path, config: &Path) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut child = mainstay(store, config)
+            .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = tokio::time::timeout(DEADLINE, lines.next_line())
+            .await
+            .expect("the server starts");
+        let line = line.unwrap().expect("the server says where it listens");
+        let said: Value = serde_json::from_str(&line).unwrap();
+        let address = said["address"]
+            .as_str()
+            .unwrap()
+            .trim_end_matches('/')
+            .to_owned();
+        let address = if address.starts_with("http") {
+            address
+        } else {
+            format!("http://{address}")
+        };
+        Self {
+            child,
+            address,
+            http: reqwest::Client::new(),
+        }
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let answer = self
+            .http
+            .post(format!("{}/v1{path}", self.address))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.to_string())
+            .send()
+            .await
+            .unwrap();
+        let status = answer.status().as_u16();
+        (
+            status,
+            serde_json::from_str(&answer.text().await.unwrap()).unwrap_or(Value::Null),
+        )
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        let answer = self
+            .http
+            .get(format!("{}/v1{path}", self.address))
+            .send()
+            .await
+            .unwrap();
+        let status = answer.status().as_u16();
+        (
+            status,
+            serde_json::from_str(&answer.text().await.unwrap()).unwrap_or(Value::Null),
+        )
+    }
+
+    /// Waits until the session is idle.
+    pub async fn idle(&self, session: &str) -> Value {
+        let path = format!("/sessions/{session}/idle");
+        let (status, body) = tokio::time::timeout(DEADLINE, self.get(&path))
+            .await
+            .expect("the session becomes idle");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    /// All events of the session.
+    pub async fn events(&self, session: &str) -> Vec<Value> {
+        let mut all: Vec<Value> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |event| event["seq"].as_u64().unwrap());
+            let (status, body) = self
+                .get(&format!("/sessions/{session}/events?after={after}"))
+                .await;
+            assert_eq!(status, 200, "{body}");
+            let page = body["items"]
+                .as_array()
+                .or_else(|| body.as_array())
+                .expect("a page of events")
+                .clone();
+            if page.is_empty() {
+                return all;
+            }
+            all.extend(page);
+        }
+    }
+
+    /// SIGKILL.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
