@@ -72,7 +72,7 @@ impl Host {
                 .expect("the stream goes on")
                 .unwrap();
             let Some(chunk) = chunk else { return events };
-            buffer.push_str(&String::from_utf8(chunk.to_vec()).unwrap());
+            buffer.push_str(std::str::from_utf8(&chunk).unwrap());
             while let Some(end) = buffer.find("\n\n") {
                 let block: String = buffer.drain(..end + 2).collect();
                 let field = |name: &str| {

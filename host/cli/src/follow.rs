@@ -29,6 +29,8 @@ pub(crate) struct Show<'c> {
     /// How the last turn ended that was seen to end.
     pub(crate) outcome: Option<TurnOutcome>,
     interrupted: bool,
+    /// The model's words are data as they come, and not only the last answer.
+    words: bool,
 }
 
 impl<'c> Show<'c> {
@@ -40,7 +42,14 @@ impl<'c> Show<'c> {
             seen: after,
             outcome: None,
             interrupted: false,
+            words: context.printer.live,
         }
+    }
+
+    /// Shows all that the model says, even where nobody watches it as it comes.
+    pub(crate) fn with_words(mut self) -> Self {
+        self.words = !self.context.printer.json;
+        self
     }
 
     pub(crate) fn told(&mut self, told: Told) -> Result<()> {
@@ -78,7 +87,7 @@ impl<'c> Show<'c> {
                     self.piece(step, piece)?;
                 }
             }
-            EventBody::RunnerSaid { parts, .. } if printer.live => {
+            EventBody::RunnerSaid { parts, .. } if self.words => {
                 printer.text(&text_of(&parts))?;
                 printer.end_line()?;
             }
@@ -95,7 +104,7 @@ impl<'c> Show<'c> {
             }
             EventBody::ModelEnded { step, ending, .. } => {
                 self.ahead.remove(&step);
-                if printer.live {
+                if self.words {
                     printer.end_line()?;
                 }
                 if let Ending::Failed(failure) = ending {
@@ -123,7 +132,7 @@ impl<'c> Show<'c> {
     fn piece(&mut self, step: Seq, piece: Piece) -> Result<()> {
         let printer = &self.context.printer;
         match piece {
-            Piece::Text(text) if printer.live => {
+            Piece::Text(text) if self.words => {
                 let ahead = self.ahead.entry(step).or_default();
                 if let Some(rest) = ahead.strip_prefix(&text) {
                     *ahead = rest.to_owned();
@@ -189,6 +198,16 @@ pub(crate) fn interrupted(session: SessionId) -> Error {
     ))
 }
 
+/// The server went away, and the session did not.
+fn went_away(error: Error, session: SessionId) -> Error {
+    if error.code != Code::Unavailable {
+        return error;
+    }
+    error.hint(format!(
+        "the session is kept; go on with `mainstay run --session {session}`"
+    ))
+}
+
 /// Shows a session until it has nothing to do. Ctrl-C stops the session, a second one this process.
 pub(crate) async fn to_the_end(
     client: &Client,
@@ -202,11 +221,11 @@ pub(crate) async fn to_the_end(
     let session = loop {
         tokio::select! {
             biased;
-            told = follow.next() => match told? {
+            told = follow.next() => match told.map_err(|error| went_away(error, id))? {
                 Some(told) => show.told(told)?,
                 None => return Err(crate::access::unknown(id)),
             },
-            session = &mut idle => break session?,
+            session = &mut idle => break session.map_err(|error| went_away(error, id))?,
             () = signals.next() => {
                 stops += 1;
                 if stops > 1 {

@@ -371,7 +371,8 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let open = open_step(tail, *step)?;
             fold_step(open, id, seq, &event.body)?;
             let compacts = matches!(open.started.action, Action::Compact(_));
-            if !compacts && !(open.content.is_empty() && !matches!(ending, Ending::Finished(_))) {
+            let whole = matches!(ending, Ending::Finished(_));
+            if !compacts && (whole || !open.content.is_empty()) {
                 let mut body = assistant(open, ending.clone());
                 body.usage = *usage;
                 changes.items.push(Item {

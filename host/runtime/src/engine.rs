@@ -21,7 +21,7 @@ pub(crate) fn engine(instances: u32) -> wasmtime::Result<Engine> {
     pool.total_component_instances(instances)
         .total_core_instances(instances.saturating_mul(8).max(PARTS_MAX))
         .total_memories(instances.saturating_mul(2).max(PARTS_MAX))
-        .total_tables(instances.saturating_mul(4).max(PARTS_MAX))
+        .total_tables(instances.saturating_mul(2).max(PARTS_MAX))
         .total_stacks(instances)
         .max_core_instances_per_component(PARTS_MAX)
         .max_memories_per_component(PARTS_MAX)

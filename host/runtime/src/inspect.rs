@@ -424,3 +424,111 @@ fn is_name(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
 fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(80)]
 }
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::plugin::{Scheme, Workspace};
+
+    use super::*;
+
+    fn info() -> PluginInfo {
+        PluginInfo {
+            digest: String::new(),
+            kind: Kind::Toolbox,
+            name: "a-name".to_owned(),
+            version: "1.2.3".to_owned(),
+            summary: "A summary".to_owned(),
+            wit: "0.1.0".to_owned(),
+            size: 0,
+            imports: Vec::new(),
+            options_schema: Some("{}".to_owned()),
+            state_version: 0,
+            accepts: Vec::new(),
+            http: vec![HttpRule {
+                scheme: Scheme::Https,
+                host: HostPattern::Name("example.test".to_owned()),
+                port: None,
+                methods: vec!["GET".to_owned()],
+                path_prefix: "/".to_owned(),
+            }],
+            secrets: vec![SecretRule {
+                name: "key".to_owned(),
+                hosts: vec![HostPattern::Subdomains("example.test".to_owned())],
+                purpose: String::new(),
+                required: true,
+            }],
+            workspace: Workspace::None,
+            models: Vec::new(),
+            hosted_tools: Vec::new(),
+            tools: Vec::new(),
+        }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut PluginInfo), field: &str) {
+        let mut info = info();
+        change(&mut info);
+        match manifest(&info) {
+            Err(Error::Manifest { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn plugin_6_a_manifest_that_breaks_a_rule_is_refused_by_field() {
+        manifest(&info()).unwrap();
+        check(|info| info.name = "A Name".to_owned(), "name");
+        check(|info| info.name = "x".repeat(65), "name");
+        check(|info| info.version = "1".to_owned(), "version");
+        check(|info| info.summary = "a\nb".to_owned(), "summary");
+        for schema in ["", "no json", "[]", r#"{"type":"nothing"}"#] {
+            check(
+                |info| info.options_schema = Some(schema.to_owned()),
+                "options-schema",
+            );
+        }
+        check(
+            |info| info.http[0].methods.push("get".to_owned()),
+            "http[0].methods",
+        );
+        check(
+            |info| info.http[0].path_prefix = "v1".to_owned(),
+            "http[0].path-prefix",
+        );
+        check(
+            |info| info.http[0].host = HostPattern::BaseUrl,
+            "http[0].host",
+        );
+        check(
+            |info| info.http[0].host = HostPattern::Name("a/b".to_owned()),
+            "http[0].host",
+        );
+        check(|info| info.secrets[0].name.clear(), "secrets[0].name");
+        check(
+            |info| info.secrets.push(info.secrets[0].clone()),
+            "secrets[1].name",
+        );
+    }
+
+    #[test]
+    fn plugin_6_an_input_schema_is_of_an_object() {
+        let tool = |schema: &str| Tool {
+            definition: mainstay_core::model::ToolDefinition {
+                name: "a_tool".to_owned(),
+                description: String::new(),
+                input_schema: schema.to_owned(),
+            },
+            effect: mainstay_core::model::Effect::Pure,
+        };
+        let limits = ToolboxLimits::default();
+        tools(&[tool(r#"{"type":"object"}"#)], &limits).unwrap();
+        for schema in ["", "{}", "true", r#"{"type":"string"}"#, r#"{"type":7}"#] {
+            match tools(&[tool(schema)], &limits) {
+                Err(Error::Tool { tool, field, .. }) => {
+                    assert_eq!((tool.as_str(), field), ("a_tool", "input-schema"));
+                }
+                other => panic!("{schema}: {other:?}"),
+            }
+        }
+    }
+}

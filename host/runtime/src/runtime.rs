@@ -53,7 +53,7 @@ impl RuntimeConfig {
             cache_dir: data_dir.join("compiled"),
             workspaces_dir: data_dir.join("workspaces"),
             limits: Limits::default(),
-            instances: 256,
+            instances: 512,
         }
     }
 }
@@ -143,7 +143,7 @@ impl Runtime {
     pub async fn install(&self, bytes: &[u8]) -> Result<Arc<PluginInfo>, inspect::Error> {
         let digest = digest(bytes);
         let cell = self.cell(&digest);
-        let loaded = cell
+        let installed = cell
             .get_or_try_init(async || {
                 let known = self
                     .source
@@ -164,8 +164,14 @@ impl Runtime {
                 self.cache.keep(&digest, &component).await;
                 Ok(loaded)
             })
-            .await?;
-        Ok(Arc::clone(&loaded.info))
+            .await;
+        match installed {
+            Ok(loaded) => Ok(Arc::clone(&loaded.info)),
+            Err(error) => {
+                self.forget(&digest);
+                Err(error)
+            }
+        }
     }
 
     /// Lets go of a component that the source no longer has. Calls that are running go on.
@@ -789,7 +795,7 @@ impl LiveDecoder {
         let function = Function {
             name: if bytes.is_some() { "feed" } else { "finish" },
             output: "answer",
-            output_bytes: self.tally.left,
+            output_bytes: self.limits.events_bytes,
         };
         let (guest, resource) = (&self.guest, self.resource);
         let events = self

@@ -25,7 +25,6 @@ use tokio::net::TcpListener;
 pub use state::{Options, PluginAdmin, PluginError, ServerState};
 
 /// Every route, behind the guard.
-#[must_use]
 pub fn router(state: ServerState) -> Router {
     let limit = state.options().body_limit;
     Router::new()

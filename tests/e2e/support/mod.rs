@@ -21,21 +21,21 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 /// How long anything may take.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What the outside has seen.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Bodies of model requests, by session tag.
-    pub requests: Mutex<HashMap<String, Vec<String>>>,
-    pub gets: Mutex<HashMap<String, u32>>,
-    pub posts: Mutex<HashMap<String, u32>>,
+    pub(crate) requests: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) gets: Mutex<HashMap<String, u32>>,
+    pub(crate) posts: Mutex<HashMap<String, u32>>,
 }
 
 /// A model server that speaks the OpenAI chat protocol slowly, with slow endpoints for tools beside it.
-pub struct Outside {
-    pub port: u16,
-    pub seen: Arc<Seen>,
+pub(crate) struct Outside {
+    pub(crate) port: u16,
+    pub(crate) seen: Arc<Seen>,
 }
 
 #[derive(Clone)]
@@ -47,7 +47,7 @@ struct Shared {
 const PAUSE: Duration = Duration::from_millis(40);
 
 impl Outside {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
             .await
             .unwrap();
@@ -66,7 +66,7 @@ impl Outside {
     }
 
     /// A configuration that sends everything here.
-    pub fn config(&self, folder: &Path) -> PathBuf {
+    pub(crate) fn config(&self, folder: &Path) -> PathBuf {
         let port = self.port;
         let text = format!(
             r#"
@@ -194,7 +194,7 @@ async fn slow_post(State(shared): State<Shared>, UrlPath(tag): UrlPath<String>) 
 }
 
 /// The binary, with nothing of the machine's own configuration.
-pub fn mainstay(store: &Path, config: &Path) -> Command {
+pub(crate) fn mainstay(store: &Path, config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     command
         .arg("--store")
@@ -211,17 +211,17 @@ pub fn mainstay(store: &Path, config: &Path) -> Command {
 }
 
 /// The secret that must be found nowhere.
-pub const SECRET: &str = "sk-secret-4711-value";
+pub(crate) const SECRET: &str = "sk-secret-4711-value";
 
 /// A server that runs.
-pub struct Server {
-    pub child: Child,
-    pub address: String,
-    pub http: reqwest::Client,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+    pub(crate) http: reqwest::Client,
 }
 
 impl Server {
-    pub async fn start(store: &Path, config: &Path) -> Self {
+    pub(crate) async fn start(store: &Path, config: &Path) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut child = mainstay(store, config)
             .args(["--json", "serve", "--listen", "127.0.0.1:0"])
@@ -252,7 +252,7 @@ impl Server {
         }
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> (u16, Value) {
         let answer = self
             .http
             .post(format!("{}/v1{path}", self.address))
@@ -268,7 +268,7 @@ impl Server {
         )
     }
 
-    pub async fn get(&self, path: &str) -> (u16, Value) {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
         let answer = self
             .http
             .get(format!("{}/v1{path}", self.address))
@@ -283,7 +283,7 @@ impl Server {
     }
 
     /// Waits until the session is idle.
-    pub async fn idle(&self, session: &str) -> Value {
+    pub(crate) async fn idle(&self, session: &str) -> Value {
         let path = format!("/sessions/{session}/idle");
         let (status, body) = tokio::time::timeout(DEADLINE, self.get(&path))
             .await
@@ -293,7 +293,7 @@ impl Server {
     }
 
     /// All events of the session.
-    pub async fn events(&self, session: &str) -> Vec<Value> {
+    pub(crate) async fn events(&self, session: &str) -> Vec<Value> {
         let mut all: Vec<Value> = Vec::new();
         loop {
             let after = all.last().map_or(0, |event| event["seq"].as_u64().unwrap());
@@ -314,7 +314,7 @@ impl Server {
     }
 
     /// SIGKILL.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
 }

@@ -117,28 +117,25 @@ impl World {
     ///
     /// # Panics
     /// With the log, if that does not come to pass within 20 s.
-    #[track_caller]
-    pub fn until<'w>(
-        &'w self,
+    pub async fn until(
+        &self,
         session: SessionId,
-        what: &'w str,
-        wanted: impl Fn(&Dump) -> bool + Send + 'w,
-    ) -> impl Future<Output = Dump> + 'w {
-        async move {
-            let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-            loop {
-                let dump = self.dump(session).await;
-                if wanted(&dump) {
-                    return dump;
-                }
-                assert!(
-                    tokio::time::Instant::now() < deadline,
-                    "waited for {what}; claim {:?}; log:\n{}",
-                    dump.claim,
-                    lines(&dump)
-                );
-                tokio::time::sleep(Duration::from_millis(2)).await;
+        what: &str,
+        wanted: impl Fn(&Dump) -> bool + Send,
+    ) -> Dump {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            let dump = self.dump(session).await;
+            if wanted(&dump) {
+                return dump;
             }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "waited for {what}; claim {:?}; log:\n{}",
+                dump.claim,
+                lines(&dump)
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -20,6 +20,8 @@ use mainstay_test_simulation::crash::Point;
 use mainstay_test_simulation::plugins::{Scripted, ask, call, events, plain_loop, results, say};
 use mainstay_test_simulation::world::{World, lines, user_texts};
 
+type Decide = dyn Fn(&mainstay_core::plugin::View) -> Action + Send + Sync;
+
 fn later(after_ms: u32, mut answer: Vec<LocalEvent>) -> Vec<LocalEvent> {
     answer[0].after_ms = after_ms;
     answer
@@ -167,7 +169,7 @@ async fn a_commit_whose_answer_was_lost_is_stored_once() {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     world.memory.lose_answers_when(move |commit| {
         matches!(&commit.write, Write::Append(append) if append.end.is_none())
-            && tries.fetch_add(1, Ordering::SeqCst) % 2 == 0
+            && tries.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
     });
     process.prompt(session, "go").await;
     let dump = world.idle(session).await;
@@ -933,10 +935,7 @@ async fn step_5_what_a_runner_says_is_a_message_once() {
 
 #[tokio::test]
 async fn step_6_a_decision_that_names_what_does_not_exist_fails_by_its_name() {
-    let cases: Vec<(
-        Box<dyn Fn(&mainstay_core::plugin::View) -> Action + Send + Sync>,
-        &str,
-    )> = vec![
+    let cases: Vec<(Box<Decide>, &str)> = vec![
         (
             Box::new(|_| {
                 Action::CallTools(vec![ToolCall {

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use mainstay_core::event::Delivery;
+use mainstay_core::event::{Delivery, TurnOutcome};
 use mainstay_core::id::SessionId;
 use mainstay_core::tail::Status;
 use owo_colors::OwoColorize as _;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::access::{self, Context};
 use crate::args::Chat;
 use crate::choice::{self, Opened};
-use crate::client::{Client, Follow, Told};
+use crate::client::{Client, Told};
 use crate::error::{Error, Result};
 use crate::follow::{Show, to_the_end};
 use crate::printer::brief;
@@ -55,7 +55,7 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
         }
     }
     let mut follow = client.follow(id, *after).await?;
-    let mut show = Show::new(context, *after);
+    let mut show = Show::new(context, *after).with_words();
     let mut lines = lines();
     let mut signals = Signals::listen()?;
     let terminal = std::io::stdin().is_terminal();
@@ -63,10 +63,10 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
         tokio::select! {
             told = follow.next() => match told? {
                 Some(told) => {
-                    let ended = matches!(&told, Told::Event(record) if record.kind == "turn.ended");
+                    let is_end = matches!(&told, Told::Event(record) if record.kind == "turn.ended");
                     show.told(told)?;
-                    if ended {
-                        answered(context, client, &mut show, id).await?;
+                    if is_end {
+                        ended(context, &mut show);
                     }
                 }
                 None => return Err(access::unknown(id)),
@@ -81,7 +81,9 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
                 None if terminal => break,
                 // The lines came from a file: their answers are still wanted.
                 None => {
-                    return finish(context, client, &mut follow, &mut show, id).await;
+                    let session = to_the_end(client, &mut follow, &mut show, id).await?;
+                    printer.end_line()?;
+                    return show.end(&session);
                 }
             },
             () = signals.next() => {
@@ -121,42 +123,14 @@ async fn send(context: &Context, client: &Client, id: SessionId, line: &str) -> 
     Ok(())
 }
 
-/// A turn is over: its answer, where it was not shown live, and why it failed.
-async fn answered(
-    context: &Context,
-    client: &Client,
-    show: &mut Show<'_>,
-    id: SessionId,
-) -> Result<()> {
-    let printer = &context.printer;
-    if let Some(mainstay_core::event::TurnOutcome::Failed { error }) = show.outcome.take() {
-        printer.note(format!(
-            "{} {}",
-            "the turn failed:".red(),
-            brief(&error, 400)
-        ));
-    } else if !printer.live && !printer.json {
-        let answer = show::answer(&client.newest(id, 20).await?);
-        printer.text(&answer)?;
-        printer.end_line()?;
+/// A turn is over: why it failed, if it did.
+fn ended(context: &Context, show: &mut Show<'_>) {
+    if let Some(TurnOutcome::Failed { error }) = show.outcome.take() {
+        let why = brief(&error, 400);
+        context
+            .printer
+            .note(format!("{} {why}", "the turn failed:".red()));
     }
-    Ok(())
-}
-
-async fn finish(
-    context: &Context,
-    client: &Client,
-    follow: &mut Follow,
-    show: &mut Show<'_>,
-    id: SessionId,
-) -> Result<()> {
-    let before = show.seen;
-    let session = to_the_end(client, follow, show, id).await?;
-    show.end(&session)?;
-    if show.seen > before && show.outcome.is_some() {
-        answered(context, client, show, id).await?;
-    }
-    Ok(())
 }
 
 /// Lines of stdin, read on a thread of its own: a read cannot be cut short.

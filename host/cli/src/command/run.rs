@@ -85,14 +85,14 @@ async fn follow(context: &Context, opened: &Opened, prompt: Option<&str>) -> Res
     drop(follow);
     printer.end_line()?;
     show.end(&session)?;
-    if !printer.json && !printer.live {
+    if prompt.is_none() && show.outcome.is_none() {
+        printer.note("the session has nothing left to do");
+    } else if !printer.json && !printer.live {
         let answer = show::answer(&client.newest(session.id, NEWEST).await?);
         if !answer.is_empty() {
             printer.text(&answer)?;
             printer.end_line()?;
         }
-    } else if prompt.is_none() && show.outcome.is_none() {
-        printer.note("the session has nothing left to do");
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use mainstay_core::commit::{Reply, Write};
 use mainstay_core::event::KINDS;
 use mainstay_core::history::Order;
-use mainstay_core::id::{Seq, SessionId};
+use mainstay_core::id::{Millis, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::port::{Clock as _, Store as _, SystemClock};
 use mainstay_core::tail::Status;
@@ -19,6 +19,9 @@ use crate::show;
 
 /// Items of a history that are shown.
 const HISTORY: u32 = 100;
+
+/// The time at which a file is read that nobody owns: whoever held a claim in it is gone.
+const UNOWNED: Millis = Millis::MAX;
 
 pub(crate) async fn session(context: &Context, args: Session) -> Result<()> {
     match args {
@@ -38,11 +41,10 @@ async fn list(context: &Context, limit: u32) -> Result<()> {
         Way::File(paths) if !paths.store.exists() => Vec::new(),
         Way::File(paths) => {
             let store = access::read(&paths).await?;
-            let now = store.now().await?;
             let listed = store.sessions(None, limit).await?;
             listed
                 .iter()
-                .map(|listed| wire::Session::from_listed(listed, now))
+                .map(|listed| wire::Session::from_listed(listed, UNOWNED))
                 .collect()
         }
     };
@@ -73,7 +75,7 @@ async fn show(context: &Context, id: SessionId) -> Result<()> {
                 through: tail.session.head,
             };
             let items = store.items(id, range, Order::NewestFirst, HISTORY).await?;
-            (wire::Session::from_tail(&tail, store.now().await?), items)
+            (wire::Session::from_tail(&tail, UNOWNED), items)
         }
     };
     items.reverse();

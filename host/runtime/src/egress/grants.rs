@@ -317,7 +317,7 @@ fn scheme_word(scheme: Scheme) -> &'static str {
 /// The decoded segments of a path, without the empty one at its end.
 fn segments(path: &str) -> Result<Vec<String>, String> {
     let mut segments = Vec::new();
-    for segment in path.trim_start_matches('/').split('/') {
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
         let decoded = decode(segment);
         if decoded.contains(['/', '\\', '\0']) || matches!(decoded.as_str(), "." | "..") {
             return Err(format!("`{segment}` is no plain part of a path"));

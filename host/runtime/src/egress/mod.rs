@@ -118,7 +118,7 @@ pub struct Egress {
 
 impl Egress {
     /// # Errors
-    /// The system's certificates cannot be used.
+    /// The client cannot be made.
     pub fn new(
         resolver: Arc<dyn Resolver>,
         media: Arc<dyn MediaSource>,
@@ -127,8 +127,8 @@ impl Egress {
     ) -> Result<Self, BoxError> {
         // Fails only where the process has a provider already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = |private| {
-            reqwest::Client::builder()
+        let client = |private, certificates: bool| {
+            let builder = reqwest::Client::builder()
                 .dns_resolver(Arc::new(Guarded {
                     resolver: Arc::clone(&resolver),
                     private,
@@ -136,16 +136,31 @@ impl Egress {
                 .no_proxy()
                 .redirect(redirect::Policy::none())
                 .referer(false)
-                .connect_timeout(limits.connect)
-                .build()
+                .connect_timeout(limits.connect);
+            if certificates {
+                builder.build()
+            } else {
+                builder.tls_certs_only([]).build()
+            }
+        };
+        // A machine without certificates can still reach a server of its own.
+        let certificates = match client(false, true) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(
+                    "https cannot be used, only http: the system's certificates cannot be read: {}",
+                    chain(&error)
+                );
+                false
+            }
         };
         Ok(Self {
             grants: RwLock::default(),
             redactor,
             media,
             limits,
-            public: client(false)?,
-            private: client(true)?,
+            public: client(false, certificates)?,
+            private: client(true, certificates)?,
         })
     }
 
@@ -201,11 +216,11 @@ impl Egress {
         let grants = self.granted(info.kind, alias);
         let mut names = Vec::new();
         for rule in &info.secrets {
-            if let Some(source) = grants.secrets.get(&rule.name) {
-                if let Ok(value) = source.read().await {
-                    self.redactor.learn(&value);
-                    names.push(rule.name.clone());
-                }
+            if let Some(source) = grants.secrets.get(&rule.name)
+                && let Ok(value) = source.read().await
+            {
+                self.redactor.learn(&value);
+                names.push(rule.name.clone());
             }
         }
         names
