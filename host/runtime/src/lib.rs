@@ -7,6 +7,7 @@
 
 mod bindings;
 mod cache;
+mod decoder;
 pub mod egress;
 mod engine;
 mod host;

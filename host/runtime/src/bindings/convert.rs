@@ -7,8 +7,9 @@ use mainstay_core::plugin as cp;
 
 use super::v0_1_0::{history, http, logging, manifest, models, steps, tools, types};
 
-fn all<A, B: From<A>>(list: Vec<A>) -> Vec<B> {
-    list.into_iter().map(B::from).collect()
+/// Each of some things.
+pub(crate) fn list<A, B: From<A>>(from: Vec<A>) -> Vec<B> {
+    from.into_iter().map(B::from).collect()
 }
 
 /// Two enums of the same cases.
@@ -203,7 +204,7 @@ impl From<types::ToolResult> for cm::ToolResult {
             call: result.call,
             tool: result.tool,
             outcome: result.outcome.into(),
-            output: all(result.output),
+            output: list(result.output),
             whole: result.whole.map(Into::into),
         }
     }
@@ -215,7 +216,7 @@ impl From<cm::ToolResult> for types::ToolResult {
             call: result.call,
             tool: result.tool,
             outcome: result.outcome.into(),
-            output: all(result.output),
+            output: list(result.output),
             whole: result.whole.map(Into::into),
         }
     }
@@ -224,9 +225,9 @@ impl From<cm::ToolResult> for types::ToolResult {
 impl From<types::Message> for cm::Message {
     fn from(message: types::Message) -> Self {
         match message {
-            types::Message::System(parts) => Self::System(all(parts)),
-            types::Message::User(parts) => Self::User(all(parts)),
-            types::Message::Assistant(content) => Self::Assistant(all(content)),
+            types::Message::System(parts) => Self::System(list(parts)),
+            types::Message::User(parts) => Self::User(list(parts)),
+            types::Message::Assistant(content) => Self::Assistant(list(content)),
             types::Message::ToolResult(result) => Self::ToolResult(result.into()),
         }
     }
@@ -235,9 +236,9 @@ impl From<types::Message> for cm::Message {
 impl From<cm::Message> for types::Message {
     fn from(message: cm::Message) -> Self {
         match message {
-            cm::Message::System(parts) => Self::System(all(parts)),
-            cm::Message::User(parts) => Self::User(all(parts)),
-            cm::Message::Assistant(content) => Self::Assistant(all(content)),
+            cm::Message::System(parts) => Self::System(list(parts)),
+            cm::Message::User(parts) => Self::User(list(parts)),
+            cm::Message::Assistant(content) => Self::Assistant(list(content)),
             cm::Message::ToolResult(result) => Self::ToolResult(result.into()),
         }
     }
@@ -354,13 +355,13 @@ impl From<ch::Item> for history::Item {
 impl From<ch::ItemBody> for history::ItemBody {
     fn from(body: ch::ItemBody) -> Self {
         match body {
-            ch::ItemBody::User(parts) => Self::User(all(parts)),
+            ch::ItemBody::User(parts) => Self::User(list(parts)),
             ch::ItemBody::Assistant(assistant) => Self::Assistant(assistant.into()),
             ch::ItemBody::ToolResult(result) => Self::ToolResult(result.into()),
-            ch::ItemBody::Note(parts) => Self::Note(all(parts)),
+            ch::ItemBody::Note(parts) => Self::Note(list(parts)),
             ch::ItemBody::Compaction(compaction) => Self::Compaction(history::Compaction {
                 through: compaction.through,
-                summary: all(compaction.summary),
+                summary: list(compaction.summary),
             }),
             ch::ItemBody::Recovered(recovered) => Self::Recovered(history::Recovered {
                 interrupted: recovered.interrupted,
@@ -382,7 +383,7 @@ impl From<ch::ItemBody> for history::ItemBody {
             ch::ItemBody::Child(child) => Self::Child(history::ChildResult {
                 key: child.key,
                 outcome: match child.outcome {
-                    ch::ChildOutcome::Done(parts) => history::ChildOutcome::Done(all(parts)),
+                    ch::ChildOutcome::Done(parts) => history::ChildOutcome::Done(list(parts)),
                     ch::ChildOutcome::Failed(text) => history::ChildOutcome::Failed(text),
                     ch::ChildOutcome::Cancelled => history::ChildOutcome::Cancelled,
                     ch::ChildOutcome::Quarantined(text) => history::ChildOutcome::Quarantined(text),
@@ -404,7 +405,7 @@ impl From<ch::Assistant> for history::Assistant {
                 ch::Author::Model(model) => history::Author::Model(model.into()),
                 ch::Author::Runner(name) => history::Author::Runner(name),
             },
-            content: all(assistant.content),
+            content: list(assistant.content),
             ending: match assistant.ending {
                 ch::Ending::Finished(reason) => history::Ending::Finished(reason.into()),
                 ch::Ending::Failed(failure) => history::Ending::Failed(failure.into()),
@@ -473,7 +474,7 @@ impl From<manifest::SecretRule> for cp::SecretRule {
     fn from(rule: manifest::SecretRule) -> Self {
         Self {
             name: rule.name,
-            hosts: all(rule.hosts),
+            hosts: list(rule.hosts),
             purpose: rule.purpose,
             required: rule.required,
         }
@@ -486,7 +487,7 @@ impl From<manifest::Model> for cp::Model {
             id: model.id,
             context_tokens: model.context_tokens,
             max_output_tokens: model.max_output_tokens,
-            capabilities: all(model.capabilities),
+            capabilities: list(model.capabilities),
             price: model.price.map(Into::into),
         }
     }
@@ -498,7 +499,7 @@ impl From<cp::Model> for manifest::Model {
             id: model.id,
             context_tokens: model.context_tokens,
             max_output_tokens: model.max_output_tokens,
-            capabilities: all(model.capabilities),
+            capabilities: list(model.capabilities),
             price: model.price.map(Into::into),
         }
     }
@@ -515,21 +516,21 @@ fn plugin(info: &mut cp::PluginInfo, plugin: manifest::Plugin) {
 pub(crate) fn runner_manifest(info: &mut cp::PluginInfo, from: manifest::RunnerManifest) {
     plugin(info, from.plugin);
     info.state_version = from.state_version;
-    info.accepts = all(from.accepts);
+    info.accepts = list(from.accepts);
 }
 
 pub(crate) fn provider_manifest(info: &mut cp::PluginInfo, from: manifest::ProviderManifest) {
     plugin(info, from.plugin);
-    info.http = all(from.http);
-    info.secrets = all(from.secrets);
-    info.models = all(from.models);
-    info.hosted_tools = all(from.hosted_tools);
+    info.http = list(from.http);
+    info.secrets = list(from.secrets);
+    info.models = list(from.models);
+    info.hosted_tools = list(from.hosted_tools);
 }
 
 pub(crate) fn toolbox_manifest(info: &mut cp::PluginInfo, from: manifest::ToolboxManifest) {
     plugin(info, from.plugin);
-    info.http = all(from.http);
-    info.secrets = all(from.secrets);
+    info.http = list(from.http);
+    info.secrets = list(from.secrets);
     info.workspace = from.workspace.into();
 }
 
@@ -566,7 +567,7 @@ pub(crate) fn view(
         fresh: view.fresh.into(),
         context: view.context.into(),
         history,
-        open_calls: all(view.open_calls),
+        open_calls: list(view.open_calls),
         agent: steps::Agent {
             name: view.agent.name,
             system_prompt: view.agent.system_prompt,
@@ -574,7 +575,7 @@ pub(crate) fn view(
             model_info: view.agent.model_info.map(Into::into),
             options: view.agent.options,
         },
-        tools: all(view.tools),
+        tools: list(view.tools),
         budget: view.budget.into(),
         state: view.state.map(Into::into),
     }
@@ -606,7 +607,7 @@ impl From<cp::Trigger> for steps::Trigger {
 impl From<steps::Decision> for cp::Decision {
     fn from(decision: steps::Decision) -> Self {
         Self {
-            entries: all(decision.entries),
+            entries: list(decision.entries),
             action: decision.action.into(),
             state: decision.state,
         }
@@ -616,12 +617,12 @@ impl From<steps::Decision> for cp::Decision {
 impl From<steps::Entry> for cp::Entry {
     fn from(entry: steps::Entry) -> Self {
         match entry {
-            steps::Entry::Say(parts) => Self::Say(all(parts)),
-            steps::Entry::Note(parts) => Self::Note(all(parts)),
+            steps::Entry::Say(parts) => Self::Say(list(parts)),
+            steps::Entry::Note(parts) => Self::Note(list(parts)),
             steps::Entry::Answer(answer) => Self::Answer(cp::Answer {
                 call: answer.call,
                 is_error: answer.is_error,
-                output: all(answer.output),
+                output: list(answer.output),
             }),
         }
     }
@@ -631,11 +632,11 @@ impl From<steps::Action> for cp::Action {
     fn from(action: steps::Action) -> Self {
         match action {
             steps::Action::CallModel(call) => Self::CallModel(call.into()),
-            steps::Action::CallTools(calls) => Self::CallTools(all(calls)),
+            steps::Action::CallTools(calls) => Self::CallTools(list(calls)),
             steps::Action::Wait(wait) => Self::Wait(cp::Wait {
-                until: all(wait.until),
+                until: list(wait.until),
             }),
-            steps::Action::Spawn(children) => Self::Spawn(all(children)),
+            steps::Action::Spawn(children) => Self::Spawn(list(children)),
             steps::Action::Compact(compact) => Self::Compact(cp::Compact {
                 through: compact.through,
                 summary: match compact.summary {
@@ -653,12 +654,12 @@ impl From<steps::ModelCall> for cp::ModelCall {
     fn from(call: steps::ModelCall) -> Self {
         Self {
             model: call.model.map(Into::into),
-            transcript: all(call.transcript),
+            transcript: list(call.transcript),
             tools: match call.tools {
                 steps::ToolSet::All => cp::ToolSet::All,
                 steps::ToolSet::Only(names) => cp::ToolSet::Only(names),
             },
-            own_tools: all(call.own_tools),
+            own_tools: list(call.own_tools),
             tool_choice: call.tool_choice.into(),
             hosted_tools: call.hosted_tools,
             options: call.options.into(),
@@ -691,7 +692,7 @@ impl From<steps::Child> for cp::Child {
         Self {
             key: child.key,
             agent: child.agent,
-            prompt: all(child.prompt),
+            prompt: list(child.prompt),
         }
     }
 }
@@ -708,7 +709,7 @@ impl From<http::Request> for cp::HttpRequest {
                 .into_iter()
                 .map(|header| (header.name, header.value.into()))
                 .collect(),
-            body: all(request.body),
+            body: list(request.body),
         }
     }
 }
@@ -749,8 +750,8 @@ impl From<cp::ModelRequest> for models::ModelRequest {
     fn from(request: cp::ModelRequest) -> Self {
         Self {
             model: request.model,
-            messages: all(request.messages),
-            tools: all(request.tools),
+            messages: list(request.messages),
+            tools: list(request.tools),
             tool_choice: request.tool_choice.into(),
             hosted_tools: request.hosted_tools,
             options: request.options.into(),
@@ -843,9 +844,4 @@ impl From<tools::CallError> for cp::CallError {
             tools::CallError::Cancelled(text) => Self::Cancelled(text),
         }
     }
-}
-
-/// The events or other lists of a guest as core's.
-pub(crate) fn list<A, B: From<A>>(from: Vec<A>) -> Vec<B> {
-    all(from)
 }
