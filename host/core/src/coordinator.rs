@@ -74,6 +74,14 @@ struct Held {
     lost: CancellationToken,
 }
 
+/// What an attempt to claim a session gave.
+enum Taken {
+    Here(Box<Execution>, CancellationToken),
+    Nothing,
+    /// Another claim stands.
+    Elsewhere,
+}
+
 struct Inner {
     shared: Arc<Shared>,
     slots: Mutex<HashMap<SessionId, Slot>>,
@@ -276,11 +284,7 @@ impl Inner {
     }
 
     /// The claim for a new execution, unless another has it or there is nothing to do.
-    async fn claim(
-        &self,
-        session: SessionId,
-        resumed: bool,
-    ) -> Result<Option<(Execution, CancellationToken)>, StoreError> {
+    async fn claim(&self, session: SessionId, resumed: bool) -> Result<Taken, StoreError> {
         let (stop, forced) = {
             let mut slots = self.slots();
             let slot = slots.get_mut(&session).expect("a driver has its slot");
@@ -299,11 +303,10 @@ impl Inner {
         };
         let committed = match self.shared.commit(session, write).await {
             Ok(committed) => committed,
-            Err(StoreError::Refused(
-                Refused::NotRunnable(NotRunnable::NothingToDo) | Refused::Claimed(_),
-            )) => {
-                return Ok(None);
+            Err(StoreError::Refused(Refused::NotRunnable(NotRunnable::NothingToDo))) => {
+                return Ok(Taken::Nothing);
             }
+            Err(StoreError::Refused(Refused::Claimed(_))) => return Ok(Taken::Elsewhere),
             Err(error) => return Err(error),
         };
         debug_assert!(matches!(committed.reply, Reply::Claimed(_)));
@@ -324,7 +327,7 @@ impl Inner {
             committed.tail,
             stop,
         );
-        Ok(Some((execution, lost)))
+        Ok(Taken::Here(Box::new(execution), lost))
     }
 }
 
@@ -354,6 +357,19 @@ async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
             }
             one(&inner, session, attempts > 0).await
         };
+        let Some(outcome) = outcome else {
+            // Who waits for a run waits for recovery, or for the other node, first.
+            let again = inner.slots().get_mut(&session).is_some_and(|slot| {
+                slot.waiters.retain(|waiter| !waiter.is_closed());
+                slot.bell.take().is_some() || !slot.waiters.is_empty()
+            });
+            if again && !inner.stopping.load(Ordering::SeqCst) {
+                tokio::time::sleep(inner.shared.settings.poll_every).await;
+                continue;
+            }
+            inner.slots().remove(&session);
+            return;
+        };
         attempts = 0;
         let mut slots = inner.slots();
         let Some(slot) = slots.get_mut(&session) else {
@@ -374,26 +390,27 @@ async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
     }
 }
 
-/// One claim and its execution.
-async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> RunOutcome {
+/// One claim and its execution. `None` while another claim stands, a dead one's included.
+async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> Option<RunOutcome> {
     let nothing = RunOutcome {
         ran: false,
         terminal: None,
     };
     if inner.stopping.load(Ordering::SeqCst) {
-        return nothing;
+        return Some(nothing);
     }
     if !inner.healthy.load(Ordering::SeqCst) {
         debug!("no new claim while renewals fail");
-        return nothing;
+        return Some(nothing);
     }
     let (execution, lost) = match inner.claim(session, resumed).await {
-        Ok(Some(claimed)) => claimed,
-        Ok(None) => return nothing,
+        Ok(Taken::Here(execution, lost)) => (execution, lost),
+        Ok(Taken::Nothing) => return Some(nothing),
+        Ok(Taken::Elsewhere) => return None,
         Err(error) => {
             // Its work is durable; the recovery loop comes back to it.
             warn!(error = %crate::chain(&error), "could not claim the session");
-            return nothing;
+            return Some(nothing);
         }
     };
     let id = execution.id();
@@ -404,10 +421,10 @@ async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> RunOutcom
     };
     inner.held().remove(&id);
     span.in_scope(|| info!(?terminal, "execution ended"));
-    RunOutcome {
+    Some(RunOutcome {
         ran: true,
         terminal: Some(terminal),
-    }
+    })
 }
 
 /// A growing wait with jitter: between half and all of `base` doubled `attempt - 1` times.

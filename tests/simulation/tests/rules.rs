@@ -1329,3 +1329,199 @@ async fn claim_16_the_claim_goes_last_and_in_the_terminals_commit() {
         })
     );
 }
+
+#[tokio::test]
+async fn a_run_waits_for_the_recovery_of_a_dead_claim() {
+    let world = World::new(Scripted::new(|_, n| {
+        if n == 0 {
+            later(60_000, say("never"))
+        } else {
+            say("ok")
+        }
+    }));
+    let process = world.start(None);
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    world
+        .until(session, "the request", |_| {
+            world.plugins.request_count() == 1
+        })
+        .await;
+    process.kill();
+    let next = world.start(None);
+    let outcome = next.node.run(session, None).await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    world.idle(session).await;
+}
+
+#[tokio::test]
+async fn log_4_a_watcher_that_panics_takes_nobody_with_it() {
+    let world = World::new(Scripted::new(|_, _| say("ok")));
+    let process = world.start(None);
+    let session = process.session().await;
+    let follow = |panics: bool| {
+        let mut log = Box::pin(process.node.log(session, 0, true));
+        tokio::spawn(async move {
+            let mut seen = 0;
+            while let Some(followed) = log.next().await {
+                if let Followed::Event(record) = followed.unwrap() {
+                    assert!(!panics || record.kind != "input.admitted", "told, and gone");
+                    seen += 1;
+                    if record.kind == "execution.succeeded" {
+                        break;
+                    }
+                }
+            }
+            seen
+        })
+    };
+    let (broken, a, b) = (follow(true), follow(false), follow(false));
+    process.prompt(session, "go").await;
+    let dump = world.idle(session).await;
+    assert!(broken.await.is_err());
+    let wait = |task| tokio::time::timeout(Duration::from_secs(20), task);
+    assert_eq!(wait(a).await.unwrap().unwrap(), dump.events.len());
+    assert_eq!(wait(b).await.unwrap().unwrap(), dump.events.len());
+}
+
+#[tokio::test]
+async fn log_7_live_events_are_not_in_the_log_and_leave_no_hole() {
+    let world = World::new(Scripted::new(|_, _| {
+        let mut answer: Vec<LocalEvent> = (0..20)
+            .map(|_| LocalEvent {
+                after_ms: 2,
+                event: ModelEvent::TextDelta("x".into()),
+            })
+            .collect();
+        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
+        answer
+    }));
+    let process = world.start(None);
+    let session = process.session().await;
+    let mut live = process.node.watch_live(session);
+    process.prompt(session, "go").await;
+    let dump = world.idle(session).await;
+    let mut told = 0;
+    while live.try_recv().is_ok() {
+        told += 1;
+    }
+    assert_eq!(told, 20);
+    let seqs: Vec<u64> = dump.events.iter().map(|event| event.seq).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    assert!(
+        dump.events
+            .iter()
+            .all(|event| mainstay_core::event::KINDS.contains(&event.kind.as_str()))
+    );
+    assert!(seqs.len() < 20);
+}
+
+#[tokio::test]
+async fn step_1_decision_and_digests_are_in_the_log_before_the_effect() {
+    let world = World::new(Scripted::new(|_, _| later(60_000, say("never"))));
+    let process = world.start(None);
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    world
+        .until(session, "the request", |_| {
+            world.plugins.request_count() == 1
+        })
+        .await;
+    let dump = world.dump(session).await;
+    let started = dump
+        .events
+        .iter()
+        .find(|event| event.kind == "step.started")
+        .unwrap();
+    assert_eq!(started.data["runner"]["digest"], "runner-digest");
+    assert_eq!(started.data["provider"]["digest"], "provider-digest");
+    assert_eq!(started.data["toolboxes"][0]["digest"], "toolbox-digest");
+    assert!(started.data["action"]["call_model"].is_object());
+}
+
+#[tokio::test]
+async fn step_3_a_decision_that_was_not_committed_leaves_nothing() {
+    let world = World::new(one_call("act"));
+    // The claim is the first commit, the decision the second.
+    let process = world.start(Some(Point::Before(1)));
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    tokio::time::timeout(Duration::from_secs(20), process.link.died())
+        .await
+        .unwrap();
+    assert_eq!(world.plugins.decisions.lock().unwrap().len(), 1);
+    assert_eq!(world.plugins.request_count(), 0);
+    process.kill();
+    let _next = world.start(None);
+    let dump = world.idle(session).await;
+    let first = dump
+        .events
+        .iter()
+        .filter(|event| event.kind == "step.started")
+        .count();
+    assert_eq!(first, 2, "one step with the call, one with the answer");
+    assert_eq!(world.plugins.count("act"), 1);
+}
+
+#[tokio::test]
+async fn step_4_the_last_items_of_a_long_history_are_read_alone() {
+    use mainstay_core::history::Order;
+    use mainstay_core::plugin::HistoryReader as _;
+    use mainstay_test_support::build;
+    let world = World::new(Scripted::new(|_, _| say("ok")));
+    let session = mainstay_core::id::SessionId::new();
+    let fence = build::fence();
+    world.store.commit(build::create(session)).await.unwrap();
+    let input = mainstay_core::id::InputId::new();
+    world
+        .store
+        .commit(build::admit(
+            session,
+            input,
+            mainstay_core::event::Delivery::Queue,
+            "go",
+        ))
+        .await
+        .unwrap();
+    world
+        .store
+        .commit(build::claim(session, fence))
+        .await
+        .unwrap();
+    world
+        .store
+        .commit(build::append(session, fence, [build::turn_started()]))
+        .await
+        .unwrap();
+    let note = EventBody::RunnerNoted {
+        parts: vec![Part::Text("x".repeat(100))],
+    };
+    for _ in 0..10 {
+        let notes = std::iter::repeat_n(note.clone(), 10_000);
+        world
+            .store
+            .commit(build::append(session, fence, notes))
+            .await
+            .unwrap();
+    }
+    let head = world.tail(session).await.session.head;
+    let history =
+        mainstay_core::overlay::Overlay::new(Arc::clone(&world.store), session, head, Vec::new());
+    let range = mainstay_core::model::Range {
+        after: 0,
+        through: head,
+    };
+    let (items, more) = history.read(range, Order::NewestFirst, 10).await.unwrap();
+    assert!(more);
+    assert_eq!(
+        items.iter().map(|item| item.seq).collect::<Vec<_>>(),
+        (head - 9..=head).rev().collect::<Vec<_>>()
+    );
+    assert!(
+        items
+            .iter()
+            .map(mainstay_core::history::Item::text_bytes)
+            .sum::<u64>()
+            < 1_000_000
+    );
+}
