@@ -28,6 +28,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) struct Seen {
     /// Bodies of model requests, by session tag.
     pub(crate) requests: Mutex<HashMap<String, Vec<String>>>,
+    /// `Authorization` of model requests, by session tag.
+    pub(crate) headers: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) gets: Mutex<HashMap<String, u32>>,
     pub(crate) posts: Mutex<HashMap<String, u32>>,
 }
@@ -55,8 +57,11 @@ impl Outside {
         let seen = Arc::new(Seen::default());
         let app = Router::new()
             .route("/v1/chat/completions", post(complete))
+            .route("/cut/chat/completions", post(cut))
+            .route("/refused/chat/completions", post(refused))
             .route("/get/{tag}", get(slow_get))
             .route("/post/{tag}", post(slow_post))
+            .fallback(|| async { "whatever" })
             .with_state(Shared {
                 seen: Arc::clone(&seen),
                 port,
@@ -111,9 +116,67 @@ fn tag(body: &Value) -> String {
     })
 }
 
-async fn complete(State(shared): State<Shared>, body: String) -> Response {
+/// Says half of something and resets the connection.
+async fn cut(State(shared): State<Shared>, body: String) -> Response {
+    let parsed: Value = serde_json::from_str(&body).unwrap();
+    shared
+        .seen
+        .requests
+        .lock()
+        .unwrap()
+        .entry(tag(&parsed))
+        .or_default()
+        .push(body);
+    let chunk = json!({ "choices": [{ "index": 0, "delta": { "content": "half an answer" } }] });
+    let first = Ok(format!("data: {chunk}\n\n"));
+    let broken = Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+    let stream = futures::stream::iter([first, broken]).then(|part| async move {
+        tokio::time::sleep(PAUSE).await;
+        part
+    });
+    Response::builder()
+        .header(header::CONTENT_TYPE, "text/event-stream")
+        .body(Body::from_stream(stream))
+        .unwrap()
+}
+
+async fn refused(State(shared): State<Shared>, body: String) -> Response {
+    let parsed: Value = serde_json::from_str(&body).unwrap();
+    shared
+        .seen
+        .requests
+        .lock()
+        .unwrap()
+        .entry(tag(&parsed))
+        .or_default()
+        .push(body);
+    let words =
+        json!({ "error": { "message": "the key is wrong", "type": "invalid_request_error" } });
+    Response::builder()
+        .status(401)
+        .body(Body::from(words.to_string()))
+        .unwrap()
+}
+
+async fn complete(
+    State(shared): State<Shared>,
+    headers: axum::http::HeaderMap,
+    body: String,
+) -> Response {
     let parsed: Value = serde_json::from_str(&body).unwrap();
     let tag = tag(&parsed);
+    let authorization = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    shared
+        .seen
+        .headers
+        .lock()
+        .unwrap()
+        .entry(tag.clone())
+        .or_default()
+        .push(authorization.to_owned());
     shared
         .seen
         .requests

@@ -31,20 +31,21 @@ pub struct World {
 pub struct Process {
     pub node: Arc<Node>,
     pub link: Arc<Crashing>,
+    memory: Arc<MemoryStore>,
 }
 
 impl World {
     pub fn new(plugins: Scripted) -> Self {
         let memory = Arc::new(MemoryStore::new(Arc::new(SystemClock::default())));
         let settings = Settings {
-            lease: Duration::from_millis(400),
-            lease_margin: Duration::from_millis(100),
-            renew_every: Duration::from_millis(100),
+            lease: Duration::from_secs(2),
+            lease_margin: Duration::from_millis(500),
+            renew_every: Duration::from_millis(200),
             poll_every: Duration::from_millis(20),
             flush_every: Duration::from_millis(50),
             retry_base: Duration::from_millis(10),
             cancel_grace: Duration::from_millis(50),
-            decide_within: Duration::from_millis(200),
+            decide_within: Duration::from_secs(5),
             ..Settings::default()
         };
         Self {
@@ -68,7 +69,11 @@ impl World {
             self.settings.clone(),
             Arc::new(SharedConfig::new(config())),
         );
-        Process { node, link }
+        Process {
+            node,
+            link,
+            memory: Arc::clone(&self.memory),
+        }
     }
 
     pub async fn dump(&self, session: SessionId) -> Dump {
@@ -192,9 +197,11 @@ impl Process {
         input
     }
 
-    /// Ends the process as SIGKILL does: nothing more of it reaches the store.
+    /// Ends the process as SIGKILL does: nothing more of it reaches the store. Its claims are expired,
+    /// as the lock of a file that was one process's proves them to be.
     pub fn kill(self) {
         self.link.die();
+        self.memory.restart();
     }
 }
 

@@ -50,7 +50,7 @@ fn calls(deltas: &[&str]) -> String {
 }
 
 #[test]
-fn text_and_usage() {
+fn model_2_text_and_usage_are_the_same_however_they_are_cut() {
     check(
         concat!(
             ": hello\r\n\r\n",
@@ -79,7 +79,7 @@ fn usage_in_full() {
 }
 
 #[test]
-fn calls_by_index() {
+fn model_2_calls_are_the_same_however_they_are_cut() {
     check(
         &calls(&[
             r#"{"index":0,"id":"a","type":"function","function":{"name":"t","arguments":""}}"#,
