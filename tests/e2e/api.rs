@@ -184,6 +184,85 @@ async fn api_3_twenty_reconnections_lose_and_repeat_nothing() {
     assert_eq!(seqs, (1..=head).collect::<Vec<_>>());
 }
 
+/// The ids in what came of a stream.
+fn ids(raw: &[u8]) -> Vec<u64> {
+    String::from_utf8_lossy(raw)
+        .lines()
+        .filter_map(|line| line.strip_prefix("id:"))
+        .filter_map(|id| id.trim().parse().ok())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_4_a_client_that_stops_reading_is_ended_alone() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let host = Host::start().await;
+    let session = host.session().await;
+    // What is admitted stays pending behind a step that lasts.
+    host.prompt(&session, "slow 600000 never said").await;
+    let address = host.server.address.strip_prefix("http://").unwrap();
+    let mut stalled = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "GET /v1/sessions/{session}/events HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream\r\n\r\n"
+    );
+    stalled.write_all(request.as_bytes()).await.unwrap();
+
+    // More than the sockets and the buffer hold: 24 MB.
+    const PROMPTS: usize = 400;
+    let admit = async {
+        let text = "x".repeat(60_000);
+        let mut admitted = Vec::new();
+        for _ in 0..PROMPTS {
+            let (status, body) = host
+                .server
+                .post(
+                    &format!("/sessions/{session}/inputs"),
+                    json!({ "text": text, "delivery": "queue" }),
+                )
+                .await;
+            assert_eq!(status, 202, "{body}");
+            admitted.push(body["seq"].as_u64().unwrap());
+        }
+        admitted
+    };
+    let mut seen = 0;
+    let follow = host.stream(&session, None, |event| {
+        seen += usize::from(event.1 == "input.admitted");
+        seen <= PROMPTS
+    });
+    let (admitted, followed) =
+        tokio::time::timeout(DEADLINE * 2, async { tokio::join!(admit, follow) })
+            .await
+            .expect("admissions and the other stream go on");
+    let followed: Vec<u64> = followed.iter().filter_map(|event| event.0).collect();
+    assert_eq!(
+        followed,
+        (1..=*admitted.last().unwrap()).collect::<Vec<_>>()
+    );
+
+    host.server.says("its client is too slow").await;
+    // The rest of the answer is what the sockets held, and its end.
+    let mut raw = Vec::new();
+    while !raw.ends_with(b"\r\n0\r\n\r\n") {
+        let read = tokio::time::timeout(DEADLINE, stalled.read_buf(&mut raw)).await;
+        if read.expect("the answer ends").unwrap_or(0) == 0 {
+            break;
+        }
+    }
+    let last = *ids(&raw).last().unwrap();
+    assert!(last < *admitted.last().unwrap(), "it was given everything");
+    let rest = host
+        .stream(&session, Some(last), |event| {
+            event.0 != admitted.last().copied()
+        })
+        .await;
+    let rest: Vec<u64> = rest.iter().filter_map(|event| event.0).collect();
+    assert_eq!(
+        rest,
+        (last + 1..=*admitted.last().unwrap()).collect::<Vec<_>>()
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn api_5_messages_are_paged_both_ways_without_hole_or_repeat() {
     let host = Host::start().await;

@@ -107,6 +107,10 @@ impl IntoResponse for Problem {
             Kind::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
+            // What was not read of the body can't be told from the next request.
+            Kind::TooLarge => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             Kind::Unavailable => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }

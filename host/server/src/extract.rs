@@ -1,10 +1,11 @@
 //! Axum's extractors with our errors.
 
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::body::{Bytes, HttpBody as _};
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
+use futures::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Kind, Problem};
@@ -24,26 +25,50 @@ pub(crate) struct Path<T>(pub(crate) T);
 /// Parameters of the query.
 pub(crate) struct Query<T>(pub(crate) T);
 
+/// Most bytes that a resource takes, as an extension of its requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimit(pub(crate) usize);
+
+/// How much of a body that is too large is read all the same. A connection that is closed on unread
+/// bytes may take the answer with it.
+const DRAINED: usize = 64 * 1024 * 1024;
+
 impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        Bytes::from_request(request, state)
-            .await
-            .map(Self)
-            .map_err(|rejection: BytesRejection| {
-                if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                    Problem::new(
-                        Kind::TooLarge,
-                        "The body is larger than this resource takes. Send less at once.",
-                    )
-                } else {
-                    Problem::new(
-                        Kind::BadRequest,
-                        "The body broke off. Send the request again.",
-                    )
-                }
-            })
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let limit = request
+            .extensions()
+            .get::<BodyLimit>()
+            .map_or(0, |limit| limit.0);
+        let body = request.into_body();
+        let expected = body.size_hint().lower() as usize;
+        let mut bytes = Vec::with_capacity(expected.min(limit));
+        let mut read = 0_usize;
+        let mut body = body.into_data_stream();
+        while let Some(chunk) = body.next().await {
+            let chunk = chunk.map_err(|_| {
+                Problem::new(
+                    Kind::BadRequest,
+                    "The body broke off. Send the request again.",
+                )
+            })?;
+            read += chunk.len();
+            if read <= limit {
+                bytes.extend_from_slice(&chunk);
+            } else if read > DRAINED.max(limit) {
+                break;
+            }
+        }
+        if read > limit {
+            return Err(Problem::new(
+                Kind::TooLarge,
+                format!(
+                    "The body is larger than the {limit} bytes that this resource takes. Send less at once."
+                ),
+            ));
+        }
+        Ok(Self(bytes.into()))
     }
 }
 

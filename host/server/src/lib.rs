@@ -17,9 +17,8 @@ pub mod wire;
 
 use std::future::Future;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::middleware;
+use axum::{Extension, Router};
 use tokio::net::TcpListener;
 
 pub use state::{Options, PluginAdmin, PluginError, ServerState};
@@ -31,7 +30,7 @@ pub fn router(state: ServerState) -> Router {
         .nest("/v1", route::all(&state))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::no_method)
-        .layer(DefaultBodyLimit::max(limit))
+        .layer(Extension(extract::BodyLimit(limit)))
         .layer(middleware::from_fn_with_state(state.clone(), guard::check))
         .with_state(state)
 }

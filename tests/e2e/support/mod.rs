@@ -281,6 +281,8 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) address: String,
     pub(crate) http: reqwest::Client,
+    /// Lines of its standard error, as they come.
+    log: tokio::sync::watch::Receiver<Vec<String>>,
 }
 
 impl Server {
@@ -289,9 +291,17 @@ impl Server {
         let mut child = mainstay(store, config)
             .args(["--json", "serve", "--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (teller, log) = tokio::sync::watch::channel(Vec::new());
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = errors.next_line().await {
+                eprintln!("{line}");
+                teller.send_modify(|lines: &mut Vec<String>| lines.push(line));
+            }
+        });
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = tokio::time::timeout(DEADLINE, lines.next_line())
             .await
@@ -312,7 +322,20 @@ impl Server {
             child,
             address,
             http: reqwest::Client::new(),
+            log,
         }
+    }
+
+    /// Waits until a line of its log holds the text.
+    pub(crate) async fn says(&self, text: &str) {
+        let mut log = self.log.clone();
+        tokio::time::timeout(
+            DEADLINE,
+            log.wait_for(|lines| lines.iter().any(|line| line.contains(text))),
+        )
+        .await
+        .unwrap_or_else(|_| panic!("the server never says `{text}`"))
+        .expect("the server lives");
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> (u16, Value) {

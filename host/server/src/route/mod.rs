@@ -8,10 +8,10 @@ mod openapi;
 mod plugin;
 mod session;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, patch, post, put};
+use axum::{Extension, Router};
 
+use crate::extract::BodyLimit;
 use crate::state::ServerState;
 
 /// Everything below `/v1`.
@@ -39,7 +39,7 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
         .route(
             "/plugins",
             get(plugin::list).merge(
-                post(plugin::install).layer(DefaultBodyLimit::max(state.options().plugin_limit)),
+                post(plugin::install).layer(Extension(BodyLimit(state.options().plugin_limit))),
             ),
         )
         .route(
