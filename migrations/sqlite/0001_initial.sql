@@ -136,6 +136,8 @@ CREATE TABLE alias (
     kind   TEXT NOT NULL,
     alias  TEXT NOT NULL,
     digest TEXT NOT NULL,
+    -- The registry's artifact that it was loaded from.
+    source TEXT,
     PRIMARY KEY (kind, alias)
 ) STRICT, WITHOUT ROWID;
 

@@ -42,6 +42,18 @@ impl Context {
         config::load(self.global.config.as_deref())
     }
 
+    /// The files of the store, for `command`, which reads them itself and asks no server.
+    pub(crate) fn file(&self, command: &str) -> Result<Paths> {
+        if self.global.server.is_some() {
+            let message =
+                format!("`{command}` reads the store's file and cannot be done over HTTP");
+            return Err(Error::new(Code::Usage, message).hint(
+                "run it where the file is, and name that with `--store` instead of `--server`",
+            ));
+        }
+        self.paths()
+    }
+
     /// A client of the server at `address`.
     pub(crate) fn client(&self, address: &str) -> Result<Client> {
         Client::new(address, self.global.token.clone())

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -102,6 +103,12 @@ pub(crate) enum Command {
     /// Look at plugins and change them
     #[command(subcommand)]
     Plugin(Plugin),
+    /// Examine the store and say whether what must hold does
+    Doctor(Doctor),
+    /// Copy the store while it is in use
+    Backup(Backup),
+    /// Remove plugins, compiled code and bodies that nothing needs
+    Gc(Gc),
     /// Print a completion script
     Completions { shell: Shell },
 }
@@ -197,14 +204,15 @@ pub(crate) enum Plugin {
     List,
     /// Check a component and keep it
     Install {
-        file: PathBuf,
+        /// A file, or an artifact in a registry: `oci://HOST/REPOSITORY:TAG` or `…@sha256:DIGEST`
+        source: String,
         /// Name to install it under [default: the plugin's own]
         #[arg(long, value_name = "NAME")]
         alias: Option<String>,
     },
     /// Show what a component is and what it asks for
     Inspect {
-        /// A file, or the name or digest of an installed plugin
+        /// A file, an artifact (`oci://…`), or the name or digest of an installed plugin
         plugin: String,
     },
     /// Take a plugin's name away
@@ -220,6 +228,47 @@ pub(crate) enum Plugin {
         alias: String,
         digest: String,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reads the file and writes nothing (but for --rebuild), beside a running server too. Exits with 8 if something is wrong; \
+                        --json tells where, breach by breach."
+)]
+pub(crate) struct Doctor {
+    /// Leave out whether indexes agree with their tables
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write rows that do not follow from their log anew. Needs the store to itself
+    #[arg(long)]
+    pub(crate) rebuild: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The copy holds everything that was acknowledged before it began. Workspaces are not in it. Never run \
+                        the copy while the original runs: both would go on with the same sessions."
+)]
+pub(crate) struct Backup {
+    /// File to write
+    pub(crate) to: PathBuf,
+    /// Replace that file if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Gc {
+    /// Tell what would go, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// What was in use within this time stays, `30d` for example
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time)]
+    pub(crate) keep: Duration,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    crate::config::span(text).ok_or_else(|| "expected a number and ms, s, m, h or d".into())
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
@@ -293,7 +342,8 @@ mod tests {
     fn cli_5_exit_codes_are_in_the_help() {
         let help = Cli::command().render_help().to_string();
         for code in [
-            "  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "130  ",
+            "  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "  8  ",
+            "130  ",
         ] {
             assert!(help.contains(code), "{code} is missing");
         }

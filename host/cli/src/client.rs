@@ -8,8 +8,8 @@ use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 use mainstay_server::wire::{
-    Admitted, Configure, Interrupted, ModelName, NewAlias, NewInput, NewSession, PROBLEM, Page,
-    Plugin, ProblemBody, Session, Synced,
+    Admitted, Collect, Collected, Configure, Interrupted, ModelName, NewAlias, NewInput, NewPlugin,
+    NewSession, PROBLEM, Page, Plugin, ProblemBody, Session, Synced,
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -174,6 +174,16 @@ impl Client {
         self.parse(self.answer(request).await?).await
     }
 
+    /// Lets the server load a plugin from a registry, as far as it knows the way and the credentials.
+    pub(crate) async fn load(&self, reference: &str, alias: Option<&str>) -> Result<Plugin> {
+        let new = NewPlugin {
+            reference: reference.into(),
+            alias: alias.map(str::to_owned),
+        };
+        self.json(self.request(Method::POST, "/plugins"), Some(&new))
+            .await
+    }
+
     pub(crate) async fn remove(&self, kind: Kind, alias: &str) -> Result<()> {
         let path = format!("/plugins/{kind}/{}", escape(alias));
         self.answer(self.request(Method::DELETE, &path))
@@ -187,6 +197,12 @@ impl Client {
             digest: digest.into(),
         };
         self.json(self.request(Method::PUT, &path), Some(&new))
+            .await
+    }
+
+    /// Removes what nothing needs, or tells what would go.
+    pub(crate) async fn collect(&self, ask: &Collect) -> Result<Collected> {
+        self.json(self.request(Method::POST, "/gc"), Some(ask))
             .await
     }
 
@@ -295,6 +311,10 @@ impl Client {
                 Code::PluginRefused,
                 Some("see what it asks for with `mainstay plugin inspect FILE`"),
             ),
+            "artifact-refused" => (Code::PluginRefused, None),
+            "artifact-not-found" => (Code::NotFound, None),
+            "registry-denied" => (Code::Config, None),
+            "registry-unreachable" => (Code::Unavailable, None),
             "unauthorized" => (
                 Code::Config,
                 Some("give the server's token with `--token` or MAINSTAY_TOKEN"),

@@ -15,6 +15,7 @@ use serde::de::Error as _;
 use toml::Spanned;
 
 use crate::error::{Code, Error, Result};
+use crate::sources::{Registries, RegistryTable, Source};
 
 /// The agent of a session that names none.
 pub(crate) const AGENT: &str = "default";
@@ -33,6 +34,9 @@ pub(crate) struct Loaded {
     pub(crate) providers: BTreeMap<String, Access>,
     /// What toolboxes may reach, by alias.
     pub(crate) toolboxes: BTreeMap<String, Access>,
+    /// What is loaded at start, by alias.
+    pub(crate) plugins: BTreeMap<String, Source>,
+    pub(crate) registries: Registries,
     pub(crate) settings: Settings,
     pub(crate) server: Server,
 }
@@ -104,6 +108,8 @@ struct File {
     agents: BTreeMap<String, AgentTable>,
     providers: BTreeMap<String, ProviderTable>,
     toolboxes: BTreeMap<String, AccessTable>,
+    plugins: BTreeMap<String, PluginTable>,
+    registries: BTreeMap<String, Spanned<RegistryTable>>,
     server: ServerTable,
     node: NodeTable,
 }
@@ -165,6 +171,13 @@ struct AccessTable {
     workspace: WorkspaceWord,
 }
 
+/// `[plugins.NAME]`
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct PluginTable {
+    source: Spanned<String>,
+}
+
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum WorkspaceWord {
@@ -221,7 +234,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-fn span(text: &str) -> Option<Duration> {
+pub(crate) fn span(text: &str) -> Option<Duration> {
     let unit = text.find(|c: char| !c.is_ascii_digit())?;
     let number: u64 = text[..unit].parse().ok()?;
     let ms = match &text[unit..] {
@@ -229,6 +242,7 @@ fn span(text: &str) -> Option<Duration> {
         "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return None,
     };
     number.checked_mul(ms).map(Duration::from_millis)
@@ -280,6 +294,8 @@ pub(crate) fn builtin() -> Loaded {
         ]),
         providers: BTreeMap::from([(PARROT.into(), Access::default()), (OPENAI.into(), openai)]),
         toolboxes: BTreeMap::from([("files".into(), files)]),
+        plugins: BTreeMap::new(),
+        registries: Registries::default(),
         settings: Settings::default(),
         server: Server::default(),
     }
@@ -433,6 +449,20 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         agent.steps = table.steps.unwrap_or(agent.steps);
         agent.tokens = table.tokens.or(agent.tokens);
         loaded.config.agents.insert(name, agent);
+    }
+
+    let folder = path.parent().unwrap_or(Path::new(""));
+    for (alias, table) in file.plugins {
+        let source = Source::parse(table.source.get_ref(), folder)
+            .map_err(|error| wrong(Some(table.source.span()), error.to_string(), None))?;
+        loaded.plugins.insert(alias, source);
+    }
+    for (host, table) in file.registries {
+        let span = table.span();
+        loaded
+            .registries
+            .add(&host, table.into_inner())
+            .map_err(|cause| wrong(Some(span), cause, None))?;
     }
 
     loaded.server = Server {
@@ -718,6 +748,29 @@ mod tests {
         assert_eq!(
             (rule.path_prefix.as_str(), rule.methods.as_slice()),
             ("/docs", ["GET".to_owned()].as_slice())
+        );
+    }
+
+    #[test]
+    fn plugin_2_plugins_come_from_files_beside_the_file_and_from_registries() {
+        let text =
+            "[plugins.near]\nsource = \"near.wasm\"\n[plugins.far]\nsource = \"oci://h/far:1\"\n";
+        let loaded = parse(Path::new("/etc/mainstay.toml"), text).expect("right");
+        let near = Source::File("/etc/near.wasm".into());
+        assert_eq!(loaded.plugins["near"], near);
+        let far = Source::Registry("oci://h/far:1".parse().expect("a reference"));
+        assert_eq!(loaded.plugins["far"], far);
+        check(
+            "[plugins.far]\nsource = \"oci://h/far\"\n",
+            "mainstay.toml:2",
+            "needs a tag",
+            None,
+        );
+        check(
+            "\n[registries.\"h:80\"]\nusername = \"u\"\n",
+            "mainstay.toml:2",
+            "`username` and `password`",
+            None,
         );
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use mainstay_core::commit::Refused;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
-use mainstay_server::PluginError;
+use mainstay_server::{PluginError, RegistryFault};
 use mainstay_store::OpenError;
 
 /// Exit codes. The table in [`EXIT_CODES`] documents them.
@@ -20,6 +20,7 @@ pub(crate) enum Code {
     Config = 5,
     PluginRefused = 6,
     Unavailable = 7,
+    Damaged = 8,
     Interrupted = 130,
 }
 
@@ -33,7 +34,8 @@ Exit codes:
     4  conflict: the store is in use, the session is busy, cancelled or quarantined
     5  the configuration is wrong or incomplete
     6  the plugin is refused
-    7  the store or the server cannot be reached
+    7  the store, the server or the registry cannot be reached
+    8  the store is damaged
   130  interrupted";
 
 /// The end of a command that did not do what was asked.
@@ -161,6 +163,21 @@ impl From<PluginError> for Error {
             PluginError::NotFound(text) => Self::new(Code::NotFound, text.clone())
                 .hint("list the plugins with `mainstay plugin list`"),
             PluginError::Invalid(text) => Self::new(Code::Usage, text.clone()),
+            PluginError::Registry {
+                fault,
+                text,
+                advice,
+            } => {
+                let code = match fault {
+                    RegistryFault::Unreachable => Code::Unavailable,
+                    RegistryFault::Denied => Code::Config,
+                    RegistryFault::NotFound => Code::NotFound,
+                    RegistryFault::Refused => Code::PluginRefused,
+                };
+                Self::new(code, "the plugin is not loaded")
+                    .cause(text.clone())
+                    .hint(advice.clone())
+            }
             PluginError::Unavailable(_) => Self {
                 causes: causes(&error),
                 ..Self::new(Code::Unavailable, error.to_string())

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::collector::Collector;
 use crate::config::Loaded;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
@@ -89,6 +90,8 @@ impl Host {
         let store = Arc::new(SqliteStore::open(&paths.store, options).await?);
         let plugins = Plugins::new(paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
         plugins.install_shipped().await?;
+        plugins.load_configured().await;
+        let plugins = Arc::new(plugins);
 
         let ports = Ports {
             store: Arc::clone(&store) as Arc<dyn Store>,
@@ -108,7 +111,8 @@ impl Host {
             any_address: bound.ip().is_unspecified(),
             ..Options::default()
         };
-        let state = ServerState::new(Arc::clone(&node), Arc::new(plugins), options);
+        let collector = Collector::new(Arc::clone(&store), Arc::clone(&plugins));
+        let state = ServerState::new(Arc::clone(&node), plugins, Arc::new(collector), options);
         let stop = CancellationToken::new();
         let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
 

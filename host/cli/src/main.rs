@@ -8,6 +8,7 @@ mod access;
 mod args;
 mod choice;
 mod client;
+mod collector;
 mod command;
 mod config;
 mod error;
@@ -19,6 +20,7 @@ mod plugins;
 mod printer;
 mod show;
 mod signals;
+mod sources;
 mod wiring;
 
 use std::process::ExitCode;

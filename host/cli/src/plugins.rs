@@ -1,18 +1,29 @@
 //! Plugins of a store: what is installed, under which names, and what the binary brings along.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainstay_core::id::digest;
+use futures::future::join_all;
+use mainstay_core::id::{Digest, digest};
 use mainstay_core::plugin::{Kind, PluginInfo, Plugins as Port};
-use mainstay_core::port::{Store, StoreError};
+use mainstay_core::port::{Alias, Store, StoreError};
+use mainstay_core::{BoxError, chain};
+use mainstay_registry::{Pulled, Reference};
+use mainstay_runtime::Swept;
+use mainstay_runtime::egress::Redactor;
 use mainstay_server::wire::Plugin;
 use mainstay_server::{PluginAdmin, PluginError};
+use tracing::error;
 
 use crate::config::Loaded;
 use crate::error::Result;
+use crate::logs;
 use crate::paths::Paths;
+use crate::sources::{self, Registries, Source};
 use crate::wiring::Wired;
 
 /// What the binary brings along: kind, name and component.
@@ -52,17 +63,41 @@ const MARK: &str = "@shipped";
 pub(crate) struct Plugins {
     store: Arc<dyn Store>,
     wired: Wired,
+    registries: Registries,
+    configured: BTreeMap<String, Source>,
 }
 
 impl Plugins {
     pub(crate) fn new(paths: &Paths, loaded: &Loaded, store: Arc<dyn Store>) -> Result<Self> {
         let wired = Wired::new(paths, loaded, Arc::clone(&store))?;
-        Ok(Self { store, wired })
+        for secret in loaded.registries.secrets() {
+            wired.learn(&secret);
+        }
+        Ok(Self {
+            store,
+            wired,
+            registries: loaded.registries.clone(),
+            configured: loaded.plugins.clone(),
+        })
     }
 
     /// For the node.
     pub(crate) fn port(&self) -> Arc<dyn Port> {
         self.wired.port()
+    }
+
+    /// Lets go of a component that the store no longer has.
+    pub(crate) fn forget(&self, digest: &str) {
+        self.wired.forget(digest);
+    }
+
+    /// Removes compiled code of other components than these.
+    pub(crate) async fn sweep(
+        &self,
+        keep: HashSet<Digest>,
+        dry_run: bool,
+    ) -> Result<Swept, BoxError> {
+        self.wired.sweep(keep, dry_run).await
     }
 
     /// Keeps what the binary brings along, under names that nobody has pointed elsewhere.
@@ -72,7 +107,7 @@ impl Plugins {
             .aliases()
             .await?
             .into_iter()
-            .map(|(kind, alias, digest)| ((kind.to_string(), alias), digest))
+            .map(|name| ((name.kind.to_string(), name.alias), name.digest))
             .collect();
         for (kind, alias, bytes) in SHIPPED {
             let digest = digest(bytes);
@@ -84,11 +119,92 @@ impl Plugins {
             }
             self.wired.install(bytes).await?;
             if now.is_none() || now == last {
-                self.store.alias_put(*kind, alias, Some(&digest)).await?;
+                self.store
+                    .alias_put(*kind, alias, Some(&digest), None)
+                    .await?;
             }
-            self.store.alias_put(*kind, &mark, Some(&digest)).await?;
+            self.store
+                .alias_put(*kind, &mark, Some(&digest), None)
+                .await?;
         }
         Ok(())
+    }
+
+    /// Loads what the configuration names and is not loaded yet. A tag that was loaded is not asked
+    /// for again, so that a start needs no registry and changes no code by itself. What can't be
+    /// loaded is reported, and a name that led somewhere before still does.
+    pub(crate) async fn load_configured(&self) {
+        let all = self.configured.iter().map(|(alias, source)| async move {
+            if let Err(error) = self.load_source(alias, source).await {
+                let advice = match &error {
+                    PluginError::Registry { advice, .. } => advice,
+                    _ => "see `[plugins]` in mainstay.toml",
+                };
+                error!(
+                    plugin = alias,
+                    error = chain(&error),
+                    advice,
+                    "a configured plugin is not loaded"
+                );
+            }
+        });
+        join_all(all).await;
+    }
+
+    async fn load_source(&self, alias: &str, source: &Source) -> Result<(), PluginError> {
+        let names = self.store.aliases().await.map_err(unavailable)?;
+        let mut named = names.iter().filter(|name| name.alias == alias);
+        match source {
+            Source::File(path) => {
+                let bytes = read(path).map_err(|error| {
+                    PluginError::NotFound(format!("cannot read {}: {error}", path.display()))
+                })?;
+                let digest = digest(&bytes);
+                if !named.any(|name| name.digest == digest) {
+                    self.keep(bytes, Some(alias.to_owned()), None).await?;
+                }
+            }
+            Source::Registry(reference) => {
+                let led_here =
+                    |source: &String| source.parse().is_ok_and(|pinned| reference.led_to(&pinned));
+                if !named.any(|name| name.source.as_ref().is_some_and(led_here)) {
+                    self.fetch(reference, Some(alias.to_owned())).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what a reference leads to now.
+    async fn fetch(
+        &self,
+        reference: &Reference,
+        alias: Option<String>,
+    ) -> Result<Plugin, PluginError> {
+        if let Some(alias) = &alias {
+            check_name(alias)?;
+        }
+        let learn = |secret: &str| self.wired.learn(secret);
+        let Pulled { bytes, source } = self.registries.pull(reference, learn).await?;
+        self.keep(bytes, alias, Some(source.to_string())).await
+    }
+
+    async fn keep(
+        &self,
+        bytes: Vec<u8>,
+        alias: Option<String>,
+        source: Option<String>,
+    ) -> Result<Plugin, PluginError> {
+        if let Some(alias) = &alias {
+            check_name(alias)?;
+        }
+        let info = self.wired.install(&bytes).await?;
+        let alias = alias.unwrap_or_else(|| info.name.clone());
+        self.store
+            .alias_put(info.kind, &alias, Some(&info.digest), source.as_deref())
+            .await
+            .map_err(unavailable)?;
+        self.view(info).await
     }
 
     async fn view(&self, info: PluginInfo) -> Result<Plugin, PluginError> {
@@ -102,12 +218,36 @@ pub(crate) async fn inspect(bytes: Vec<u8>) -> Result<PluginInfo> {
     crate::wiring::inspect(&bytes).await
 }
 
-fn with_names(info: PluginInfo, aliases: &[(Kind, String, String)]) -> Plugin {
-    let names = aliases.iter().filter(|(kind, alias, digest)| {
-        *kind == info.kind && *digest == info.digest && !alias.ends_with(MARK)
+/// Fetches a component without a store.
+pub(crate) async fn fetch(loaded: &Loaded, reference: &Reference) -> Result<Vec<u8>> {
+    let redactor = Redactor::new();
+    let known = redactor.clone();
+    logs::redact(Arc::new(move |line| known.redact(line).into_owned()));
+    let learn = |secret: &str| redactor.learn(secret);
+    Ok(loaded.registries.pull(reference, learn).await?.bytes)
+}
+
+/// The bytes of a component in a file.
+pub(crate) fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = sources::limit();
+    File::open(file)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let cause = format!("it is larger than the {limit} bytes that a component may have");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, cause));
+    }
+    Ok(bytes)
+}
+
+fn with_names(info: PluginInfo, aliases: &[Alias]) -> Plugin {
+    let names = aliases.iter().filter(|name| {
+        name.kind == info.kind && name.digest == info.digest && !name.alias.ends_with(MARK)
     });
     Plugin {
-        aliases: names.map(|(_, alias, _)| alias.clone()).collect(),
+        aliases: names.clone().map(|name| name.alias.clone()).collect(),
+        sources: names
+            .filter_map(|name| Some((name.alias.clone(), name.source.clone()?)))
+            .collect(),
         info,
     }
 }
@@ -133,16 +273,13 @@ fn check_name(alias: &str) -> Result<(), PluginError> {
 #[async_trait]
 impl PluginAdmin for Plugins {
     async fn install(&self, bytes: Vec<u8>, alias: Option<String>) -> Result<Plugin, PluginError> {
-        if let Some(alias) = &alias {
-            check_name(alias)?;
-        }
-        let info = self.wired.install(&bytes).await?;
-        let alias = alias.unwrap_or_else(|| info.name.clone());
-        self.store
-            .alias_put(info.kind, &alias, Some(&info.digest))
-            .await
-            .map_err(unavailable)?;
-        self.view(info).await
+        self.keep(bytes, alias, None).await
+    }
+
+    async fn load(&self, reference: &str, alias: Option<String>) -> Result<Plugin, PluginError> {
+        let reference: Result<Reference, _> = reference.parse();
+        let reference = reference.map_err(|error| PluginError::Invalid(error.to_string()))?;
+        self.fetch(&reference, alias).await
     }
 
     async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError> {
@@ -176,17 +313,18 @@ impl PluginAdmin for Plugins {
         let aliases = self.store.aliases().await.map_err(unavailable)?;
         let found = aliases
             .iter()
-            .find(|(of, name, _)| *of == kind && name == alias && !name.ends_with(MARK));
-        let (_, _, digest) =
+            .find(|name| name.kind == kind && name.alias == alias && !alias.ends_with(MARK));
+        let found =
             found.ok_or_else(|| PluginError::NotFound(format!("there is no {kind} `{alias}`")))?;
+        let digest = &found.digest;
         self.store
-            .alias_put(kind, alias, None)
+            .alias_put(kind, alias, None, None)
             .await
             .map_err(unavailable)?;
         // A component without a name goes, unless a step that is not settled was decided under it.
         let named = aliases
             .iter()
-            .any(|(of, name, other)| other == digest && !(*of == kind && name == alias));
+            .any(|name| name.digest == *digest && !(name.kind == kind && name.alias == alias));
         if !named
             && !self
                 .store
@@ -219,7 +357,7 @@ impl PluginAdmin for Plugins {
             )));
         }
         self.store
-            .alias_put(kind, alias, Some(digest))
+            .alias_put(kind, alias, Some(digest), None)
             .await
             .map_err(unavailable)?;
         self.view(info).await

@@ -152,6 +152,15 @@ pub(crate) fn brief(text: &str, most: usize) -> String {
     }
 }
 
+/// Bytes, roughly.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes / 1024),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
 /// How long ago, roughly.
 pub(crate) fn ago(ms: u64) -> String {
     let seconds = ms / 1000;
@@ -178,6 +187,13 @@ mod tests {
         assert_eq!(brief("  one\ntwo", 10), "one…");
         assert_eq!(brief("abcdef", 3), "abc…");
         assert_eq!(brief("äöü", 3), "äöü");
+    }
+
+    #[test]
+    fn size_names_the_largest_unit() {
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(2048), "2 KiB");
+        assert_eq!(size(1_572_864), "1.5 MiB");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Store and runtime, put together: they do not know each other.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,7 +13,7 @@ use mainstay_runtime::egress::{
 };
 use mainstay_runtime::inspect::Error as InspectError;
 use mainstay_runtime::limits::Limits;
-use mainstay_runtime::{ComponentSource, MemorySource, Runtime, RuntimeConfig};
+use mainstay_runtime::{ComponentSource, MemorySource, Runtime, RuntimeConfig, Swept};
 use mainstay_server::PluginError;
 
 use crate::config::{Access, Loaded, Rule, Secret};
@@ -70,6 +71,20 @@ impl Wired {
     pub(crate) async fn install(&self, bytes: &[u8]) -> Result<PluginInfo, PluginError> {
         let info = self.runtime.install(bytes).await.map_err(refused)?;
         Ok(PluginInfo::clone(&info))
+    }
+
+    /// Takes a secret out of logs and of what guests are told from now on.
+    pub(crate) fn learn(&self, secret: &str) {
+        self.runtime.egress().redactor().learn(secret);
+    }
+
+    /// Removes compiled code of other components than these.
+    pub(crate) async fn sweep(
+        &self,
+        keep: HashSet<Digest>,
+        dry_run: bool,
+    ) -> Result<Swept, BoxError> {
+        self.runtime.sweep(keep, dry_run).await
     }
 
     /// Lets go of a component that the store no longer has.
@@ -158,8 +173,8 @@ impl ComponentSource for Kept {
         let aliases = self.0.aliases().await?;
         Ok(aliases
             .into_iter()
-            .find(|(of, name, _)| *of == kind && name == alias)
-            .map(|(_, _, digest)| digest))
+            .find(|name| name.kind == kind && name.alias == alias)
+            .map(|name| name.digest))
     }
 
     async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {

@@ -10,7 +10,7 @@ use crate::claim::{Claim, Fence};
 use crate::commit::{Commit, Refused, Reply};
 use crate::event::{Event, Record};
 use crate::history::{Item, Order, Size};
-use crate::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use crate::id::{Digest, ExecutionId, Millis, OwnerId, Seq, SessionId};
 use crate::model::Range;
 use crate::plugin::{Kind, PluginInfo};
 use crate::tail::{Call, Execution, Input, Session, StepRow, Tail};
@@ -108,6 +108,16 @@ pub struct Dump {
     pub executions: Vec<Execution>,
 }
 
+/// A name and the component that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    pub kind: Kind,
+    pub alias: String,
+    pub digest: Digest,
+    /// The artifact that it was loaded from, if it came from a registry.
+    pub source: Option<String>,
+}
+
 /// Where sessions live.
 ///
 /// `commit` loads the tail, calls [`crate::commit::apply`] and stores what it says, in one
@@ -194,15 +204,16 @@ pub trait Store: Send + Sync + 'static {
     async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError>;
     /// Removes a component. The caller has made sure that nothing needs it.
     async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError>;
-    /// Points a name at a component, or takes the name away.
+    /// Points a name at a component, loaded from `source` if that is known, or takes the name away.
     async fn alias_put(
         &self,
         kind: Kind,
         alias: &str,
         digest: Option<&str>,
+        source: Option<&str>,
     ) -> Result<(), StoreError>;
-    /// All names: kind, alias, digest.
-    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError>;
+    /// All names, by kind and alias.
+    async fn aliases(&self) -> Result<Vec<Alias>, StoreError>;
     /// Digests that open steps refer to.
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError>;
 }

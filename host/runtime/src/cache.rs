@@ -2,17 +2,29 @@
 //! begins with the hash of what follows: whatever is not as this host wrote it is compiled afresh and
 //! never run.
 
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 const HASH_BYTES: usize = 32;
+
+/// A file that is being written is complete long before.
+const UNFINISHED: Duration = Duration::from_secs(3600);
+
+/// Compiled code that was removed from disk, or would be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub files: u64,
+    pub bytes: u64,
+}
 
 /// Compiles, and remembers across processes.
 pub(crate) struct Cache {
@@ -82,6 +94,17 @@ impl Cache {
         }
     }
 
+    /// Removes compiled code of components that are not to be kept and of other engines, or only
+    /// counts it.
+    pub(crate) async fn sweep(
+        &self,
+        keep: HashSet<String>,
+        dry_run: bool,
+    ) -> wasmtime::Result<Swept> {
+        let own = self.folder.clone();
+        blocking(move || Ok(sweep(&own, &keep, dry_run)?)).await
+    }
+
     fn path(&self, digest: &str) -> PathBuf {
         self.folder.join(format!("{digest}.cwasm"))
     }
@@ -108,6 +131,56 @@ fn open(engine: &Engine, file: &[u8]) -> Option<Component> {
     unsafe { Component::deserialize(engine, code) }.ok()
 }
 
+/// Looks at nothing but what a host has put there: folders of engines, and code in them.
+fn sweep(own: &Path, keep: &HashSet<String>, dry_run: bool) -> io::Result<Swept> {
+    let mut swept = Swept::default();
+    let all = own.parent().expect("a folder in the cache's folder");
+    let engines = match std::fs::read_dir(all) {
+        Ok(engines) => engines,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(swept),
+        Err(error) => return Err(error),
+    };
+    for engine in engines {
+        let engine = engine?;
+        let name = engine.file_name();
+        let is_hash = |name: &str| name.len() == 16 && name.bytes().all(|c| c.is_ascii_hexdigit());
+        if !engine.file_type()?.is_dir() || !name.to_str().is_some_and(is_hash) {
+            continue;
+        }
+        let folder = engine.path();
+        let is_own = folder == own;
+        for file in std::fs::read_dir(&folder)? {
+            let (file, path) = file.map(|file| (file.metadata(), file.path()))?;
+            // It may be gone by now.
+            let Ok(file) = file else { continue };
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let goes = match path.extension().and_then(|end| end.to_str()) {
+                Some("cwasm") => !is_own || stem.is_none_or(|digest| !keep.contains(digest)),
+                Some("part") => file
+                    .modified()
+                    .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNFINISHED)),
+                _ => false,
+            };
+            if !goes || !file.is_file() {
+                continue;
+            }
+            if !dry_run {
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    done => done?,
+                }
+            }
+            swept.files += 1;
+            swept.bytes += file.len();
+        }
+        if !is_own && !dry_run {
+            // It stays if there is something else in it.
+            let _ = std::fs::remove_dir(&folder);
+        }
+    }
+    Ok(swept)
+}
+
 fn write(path: &Path, code: &[u8]) -> io::Result<()> {
     let folder = path.parent().expect("a file in the cache's folder");
     std::fs::create_dir_all(folder)?;
@@ -125,4 +198,48 @@ fn write(path: &Path, code: &[u8]) -> io::Result<()> {
         .inspect_err(|_| {
             let _ = std::fs::remove_file(&part);
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_4_compiled_code_of_others_goes_and_foreign_files_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "code").unwrap();
+        };
+        let own = "00000000000000aa";
+        for file in [
+            "00000000000000aa/kept.cwasm",
+            "00000000000000aa/gone.cwasm",
+            "00000000000000aa/new.1-2.part",
+            "00000000000000bb/kept.cwasm",
+            "00000000000000cc/note.txt",
+            "notes/kept.cwasm",
+            "kept.cwasm",
+        ] {
+            put(file);
+        }
+        let keep = HashSet::from(["kept".to_owned()]);
+        let expected = Swept { files: 2, bytes: 8 };
+        let sweep = |dry_run| sweep(&dir.path().join(own), &keep, dry_run).unwrap();
+        assert_eq!(sweep(true), expected);
+        assert_eq!(sweep(true), expected, "a dry run removes nothing");
+        assert_eq!(sweep(false), expected);
+        assert_eq!(sweep(false), Swept::default());
+        for there in [
+            "00000000000000aa/kept.cwasm",
+            "00000000000000aa/new.1-2.part",
+            "00000000000000cc/note.txt",
+            "notes/kept.cwasm",
+            "kept.cwasm",
+        ] {
+            assert!(dir.path().join(there).is_file(), "{there}");
+        }
+        assert!(!dir.path().join("00000000000000bb").exists());
+    }
 }

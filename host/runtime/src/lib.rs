@@ -17,5 +17,6 @@ pub mod limits;
 pub mod registry;
 pub mod runtime;
 
+pub use cache::Swept;
 pub use registry::{ComponentSource, MemorySource};
 pub use runtime::{Runtime, RuntimeConfig};

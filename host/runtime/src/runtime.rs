@@ -1,6 +1,6 @@
 //! The host's side of the port `Plugins`: loads components, and gives every call an instance.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ use wasmtime_wasi::WasiCtx;
 
 use crate::bindings::v0_1_0::{models, steps, tools};
 use crate::bindings::{VERSIONS, convert};
-use crate::cache::Cache;
+use crate::cache::{Cache, Swept};
 use crate::decoder::{LiveDecoder, Tally, media_bytes};
 use crate::egress::{Egress, Sender};
 use crate::host::calling::Calling;
@@ -180,6 +180,15 @@ impl Runtime {
             .lock()
             .expect("no panic under this lock")
             .remove(digest);
+    }
+
+    /// Removes compiled code from disk that is of other components than these, or of other engines; a
+    /// dry run only counts it. What is loaded stays loaded.
+    ///
+    /// # Errors
+    /// A folder cannot be read, or a file cannot be removed.
+    pub async fn sweep(&self, keep: HashSet<Digest>, dry_run: bool) -> Result<Swept, BoxError> {
+        Ok(self.cache.sweep(keep, dry_run).await?)
     }
 
     fn cell(&self, digest: &str) -> Arc<OnceCell<Arc<Loaded>>> {

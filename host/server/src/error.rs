@@ -9,7 +9,7 @@ use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
 use tracing::{error, warn};
 
-use crate::state::PluginError;
+use crate::state::{PluginError, RegistryFault};
 use crate::wire::{PROBLEM, ProblemBody};
 
 /// Kinds of problem: slug, status and title. Documented in the OpenAPI document.
@@ -65,6 +65,10 @@ kinds! {
     MediaType UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "The body has another media type";
     Invalid UNPROCESSABLE_ENTITY "invalid" "The request asks for what cannot be";
     PluginRefused UNPROCESSABLE_ENTITY "plugin-refused" "The plugin is refused";
+    ArtifactNotFound UNPROCESSABLE_ENTITY "artifact-not-found" "The registry has no such artifact";
+    ArtifactRefused UNPROCESSABLE_ENTITY "artifact-refused" "The artifact is refused";
+    RegistryDenied BAD_GATEWAY "registry-denied" "The registry asks for other credentials";
+    RegistryUnreachable BAD_GATEWAY "registry-unreachable" "The registry gives no answer";
     Internal INTERNAL_SERVER_ERROR "internal" "Something is wrong with the host";
     Unavailable SERVICE_UNAVAILABLE "unavailable" "The host cannot answer now";
 }
@@ -208,6 +212,26 @@ impl From<PluginError> for Problem {
                 format!("{} List the plugins with GET /v1/plugins.", sentence(&text)),
             ),
             PluginError::Invalid(text) => Self::new(Kind::Invalid, sentence(&text)),
+            PluginError::Registry {
+                fault,
+                text,
+                advice,
+            } => {
+                let kind = match fault {
+                    RegistryFault::Unreachable => Kind::RegistryUnreachable,
+                    RegistryFault::Denied => Kind::RegistryDenied,
+                    RegistryFault::NotFound => Kind::ArtifactNotFound,
+                    RegistryFault::Refused => Kind::ArtifactRefused,
+                };
+                Self::new(
+                    kind,
+                    format!(
+                        "{} Nothing was stored. {}",
+                        sentence(&text),
+                        sentence(&advice)
+                    ),
+                )
+            }
             PluginError::Unavailable(cause) => {
                 warn!(
                     error = mainstay_core::chain(&*cause),

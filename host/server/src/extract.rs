@@ -95,7 +95,8 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+/// Whether the body is said to be JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let value = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())

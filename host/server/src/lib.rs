@@ -21,7 +21,7 @@ use axum::middleware;
 use axum::{Extension, Router};
 use tokio::net::TcpListener;
 
-pub use state::{Options, PluginAdmin, PluginError, ServerState};
+pub use state::{Collector, Options, PluginAdmin, PluginError, RegistryFault, ServerState};
 
 /// Every route, behind the guard.
 pub fn router(state: ServerState) -> Router {

@@ -9,7 +9,7 @@ use mainstay_core::node::Node;
 use mainstay_core::plugin::{Kind, PluginInfo};
 use tokio_util::sync::CancellationToken;
 
-use crate::wire::Plugin;
+use crate::wire::{Collect, Collected, Plugin};
 
 /// What an operator sets.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ impl Default for Options {
 pub trait PluginAdmin: Send + Sync + 'static {
     /// Checks a component, keeps it and points `alias` (or its own name) at it.
     async fn install(&self, bytes: Vec<u8>, alias: Option<String>) -> Result<Plugin, PluginError>;
+    /// The same with what a reference leads to now (`oci://host/repository:tag`).
+    async fn load(&self, reference: &str, alias: Option<String>) -> Result<Plugin, PluginError>;
     /// Checks a component and keeps nothing.
     async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError>;
     /// All components and the names that lead to them.
@@ -60,6 +62,13 @@ pub trait PluginAdmin: Send + Sync + 'static {
     async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError>;
     /// Points a name at a component that is kept already.
     async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin, PluginError>;
+}
+
+/// Removing what nothing needs any more.
+#[async_trait]
+pub trait Collector: Send + Sync + 'static {
+    /// Removes it, or only tells what would go.
+    async fn collect(&self, ask: Collect) -> Result<Collected, BoxError>;
 }
 
 /// Why a plugin operation did nothing.
@@ -76,6 +85,28 @@ pub enum PluginError {
     /// Transient.
     #[error("the plugins could not be read or written")]
     Unavailable(#[source] BoxError),
+    /// A registry gave nothing that could be kept.
+    #[error("{text}")]
+    Registry {
+        fault: RegistryFault,
+        /// What happened.
+        text: String,
+        /// What to do, as a sentence without its full stop.
+        advice: String,
+    },
+}
+
+/// What it is that a registry did not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistryFault {
+    /// Answer. Transient.
+    Unreachable,
+    /// Accept the credentials, or the lack of them.
+    Denied,
+    /// Have the artifact.
+    NotFound,
+    /// Give what was asked for, whole and unchanged.
+    Refused,
 }
 
 /// Shared by all requests.
@@ -85,16 +116,23 @@ pub struct ServerState(Arc<Inner>);
 struct Inner {
     node: Arc<Node>,
     plugins: Arc<dyn PluginAdmin>,
+    collector: Arc<dyn Collector>,
     options: Options,
     closing: CancellationToken,
 }
 
 impl ServerState {
     #[must_use]
-    pub fn new(node: Arc<Node>, plugins: Arc<dyn PluginAdmin>, options: Options) -> Self {
+    pub fn new(
+        node: Arc<Node>,
+        plugins: Arc<dyn PluginAdmin>,
+        collector: Arc<dyn Collector>,
+        options: Options,
+    ) -> Self {
         Self(Arc::new(Inner {
             node,
             plugins,
+            collector,
             options,
             closing: CancellationToken::new(),
         }))
@@ -106,6 +144,10 @@ impl ServerState {
 
     pub(crate) fn plugins(&self) -> &dyn PluginAdmin {
         &*self.0.plugins
+    }
+
+    pub(crate) fn collector(&self) -> &dyn Collector {
+        &*self.0.collector
     }
 
     pub(crate) fn options(&self) -> &Options {

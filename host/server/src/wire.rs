@@ -1,12 +1,14 @@
 //! The shapes of requests and answers, shared with clients in Rust.
 
+use std::collections::BTreeMap;
+
 use mainstay_core::claim::{Claim, Phase};
 use mainstay_core::coordinator::{RunOutcome, Terminal};
 use mainstay_core::event::{Delivery, InterruptReason, TurnOutcome};
 use mainstay_core::history::ModelRef;
-use mainstay_core::id::{ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Digest, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Part;
-use mainstay_core::plugin::PluginInfo;
+use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::Listed;
 use mainstay_core::tail::{self, Status, Tail, Totals};
 use serde::{Deserialize, Serialize};
@@ -298,6 +300,21 @@ pub struct Plugin {
     #[serde(flatten)]
     pub info: PluginInfo,
     pub aliases: Vec<String>,
+    /// By alias: the artifact that it was loaded from, with the digest that its tag had then
+    /// (`oci://host/repository:tag@sha256:…`). An alias that was given a file is not in here.
+    #[serde(default)]
+    pub sources: BTreeMap<String, String>,
+}
+
+/// Loads a plugin from a registry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewPlugin {
+    /// `oci://host/repository:tag` or `oci://host/repository@sha256:…`.
+    pub reference: String,
+    /// The plugin's own name if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
 }
 
 /// Points a name at a component.
@@ -305,6 +322,43 @@ pub struct Plugin {
 #[serde(deny_unknown_fields)]
 pub struct NewAlias {
     pub digest: String,
+}
+
+/// Asks for the removal of what nothing needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Collect {
+    /// Only tell what would go.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// What was in use less than so many milliseconds ago stays. One hour if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_ms: Option<u64>,
+}
+
+/// What was removed, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    pub dry_run: bool,
+    pub components: Vec<CollectedComponent>,
+    /// Files of compiled code.
+    pub code_files: u64,
+    pub code_bytes: u64,
+    /// Bodies of media and of long outputs.
+    pub blobs: u64,
+    pub blob_bytes: u64,
+    /// All of it.
+    pub bytes: u64,
+}
+
+/// A component that nothing needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectedComponent {
+    pub digest: Digest,
+    pub kind: Kind,
+    pub name: String,
+    pub version: String,
+    pub bytes: u64,
 }
 
 /// How far behind the host is.

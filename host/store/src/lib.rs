@@ -7,4 +7,7 @@
 pub mod lock;
 pub mod sqlite;
 
+pub use sqlite::backup::{BackupError, Copied};
+pub use sqlite::doctor::Report;
+pub use sqlite::gc::{Collected, Component};
 pub use sqlite::{OpenError, Options, SqliteStore, Stats};

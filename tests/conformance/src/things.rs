@@ -7,6 +7,7 @@ use mainstay_core::history::Order;
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::{Kind, PluginInfo, Workspace};
+use mainstay_core::port::Alias;
 use mainstay_test_support::build;
 
 use crate::Harness;
@@ -224,23 +225,32 @@ pub async fn plugins_and_blobs_are_kept(h: Harness) {
     );
     assert_eq!(store.plugins().await.unwrap(), [runner, toolbox]);
     store
-        .alias_put(Kind::Toolbox, "files", Some("p2"))
+        .alias_put(Kind::Toolbox, "files", Some("p2"), Some("registry"))
         .await
         .unwrap();
     store
-        .alias_put(Kind::Runner, "files", Some("p0"))
+        .alias_put(Kind::Runner, "files", Some("p0"), Some("elsewhere"))
         .await
         .unwrap();
     store
-        .alias_put(Kind::Runner, "files", Some("p1"))
+        .alias_put(Kind::Runner, "files", Some("p1"), None)
         .await
         .unwrap();
+    let name = |kind, digest: &str, source: Option<&str>| Alias {
+        kind,
+        alias: "files".into(),
+        digest: digest.into(),
+        source: source.map(str::to_owned),
+    };
     let names = [
-        (Kind::Runner, "files".into(), "p1".into()),
-        (Kind::Toolbox, "files".into(), "p2".into()),
+        name(Kind::Runner, "p1", None),
+        name(Kind::Toolbox, "p2", Some("registry")),
     ];
     assert_eq!(store.aliases().await.unwrap(), names);
-    store.alias_put(Kind::Runner, "files", None).await.unwrap();
+    store
+        .alias_put(Kind::Runner, "files", None, None)
+        .await
+        .unwrap();
     assert_eq!(store.aliases().await.unwrap().len(), 1);
     assert!(store.plugin_delete("p1").await.unwrap());
     assert!(!store.plugin_delete("p1").await.unwrap());

@@ -1,19 +1,15 @@
 //! STORE-1: stores that break their promise fail the suite.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::{Commit, Write};
 use mainstay_core::event::Record;
-use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
-use mainstay_core::model::Range;
-use mainstay_core::plugin::{Kind, PluginInfo};
-use mainstay_core::port::{Committed, Dump, Listed, Scan, Store, StoreError};
-use mainstay_core::tail::{Input, Tail};
+use mainstay_core::id::{Seq, SessionId};
+use mainstay_core::port::{Committed, Dump, Store, StoreError};
 use mainstay_test_conformance::{Harness, claim_5, log_1, log_8};
+use mainstay_test_support::delegate::{Delegate, Delegating};
 use mainstay_test_support::{ManualClock, MemoryStore};
 
 /// How a store is broken.
@@ -42,7 +38,11 @@ impl BrokenStore {
 }
 
 #[async_trait]
-impl Store for BrokenStore {
+impl Delegate for BrokenStore {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
     async fn commit(&self, mut commit: Commit) -> Result<Committed, StoreError> {
         if let (Broken::IgnoresTheFence, Write::Append(append)) = (self.broken, &mut commit.write)
             && let Some(claim) = self
@@ -58,9 +58,7 @@ impl Store for BrokenStore {
         }
         self.inner.commit(commit).await
     }
-    async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError> {
-        self.inner.tail(session).await
-    }
+
     async fn events(
         &self,
         session: SessionId,
@@ -73,86 +71,13 @@ impl Store for BrokenStore {
             .await?
             .map(|(records, head)| (self.gap(records), head)))
     }
-    async fn items(
-        &self,
-        session: SessionId,
-        range: Range,
-        order: Order,
-        limit: u32,
-    ) -> Result<Vec<Item>, StoreError> {
-        self.inner.items(session, range, order, limit).await
-    }
-    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
-        self.inner.measure(session, range).await
-    }
-    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
-        self.inner.inputs(session, all).await
-    }
-    async fn sessions(
-        &self,
-        before: Option<(Millis, SessionId)>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, StoreError> {
-        self.inner.sessions(before, limit).await
-    }
+
     async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
         let dump = self.inner.dump(session).await?;
         Ok(Dump {
             events: self.gap(dump.events.clone()),
             ..dump
         })
-    }
-    async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.inner.delete(session).await
-    }
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        self.inner.scan(limit).await
-    }
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        self.inner.renew(owner, executions, lease_ms).await
-    }
-    async fn now(&self) -> Result<Millis, StoreError> {
-        self.inner.now().await
-    }
-    async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.inner.blob_put(digest, bytes).await
-    }
-    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.blob(digest).await
-    }
-    async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
-        self.inner.plugin_put(info, bytes).await
-    }
-    async fn plugin(&self, digest: &str) -> Result<Option<PluginInfo>, StoreError> {
-        self.inner.plugin(digest).await
-    }
-    async fn plugin_bytes(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.plugin_bytes(digest).await
-    }
-    async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError> {
-        self.inner.plugins().await
-    }
-    async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError> {
-        self.inner.plugin_delete(digest).await
-    }
-    async fn alias_put(
-        &self,
-        kind: Kind,
-        alias: &str,
-        digest: Option<&str>,
-    ) -> Result<(), StoreError> {
-        self.inner.alias_put(kind, alias, digest).await
-    }
-    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError> {
-        self.inner.aliases().await
-    }
-    async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
-        self.inner.digests_in_use().await
     }
 }
 
@@ -163,7 +88,7 @@ fn open(broken: Broken) -> Harness {
         broken,
     };
     Harness {
-        store: Arc::new(store),
+        store: Arc::new(Delegating(store)),
         clock,
         keep: Box::new(()),
     }

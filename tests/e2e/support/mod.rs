@@ -268,6 +268,7 @@ pub(crate) fn mainstay(store: &Path, config: &Path) -> Command {
         .env_remove("MAINSTAY_TOKEN")
         .env("MAINSTAY_TEST_KEY", SECRET)
         .env("HOME", store.parent().unwrap())
+        .env("NO_PROXY", "127.0.0.1")
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command

@@ -1,20 +1,13 @@
 //! A store that kills its process at a chosen commit: before it is applied, or after it and before
 //! the answer. From then on the process gets no answer any more, like one that is gone.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::{Commit, Write};
-use mainstay_core::event::Record;
-use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
-use mainstay_core::model::Range;
-use mainstay_core::plugin::{Kind, PluginInfo};
-use mainstay_core::port::{Committed, Dump, Listed, Scan, Store, StoreError};
-use mainstay_core::tail::{Input, Tail};
+use mainstay_core::port::{Committed, Store, StoreError};
+use mainstay_test_support::delegate::Delegate;
 use tokio::sync::Notify;
 
 /// Where a process dies.
@@ -76,7 +69,16 @@ impl Crashing {
 }
 
 #[async_trait]
-impl Store for Crashing {
+impl Delegate for Crashing {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn before(&self) -> Result<(), StoreError> {
+        self.alive().await;
+        Ok(())
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
         self.alive().await;
         // Clients' writes are not the process's own.
@@ -100,118 +102,5 @@ impl Store for Crashing {
         }
         self.alive().await;
         committed
-    }
-
-    async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError> {
-        self.alive().await;
-        self.inner.tail(session).await
-    }
-
-    async fn events(
-        &self,
-        session: SessionId,
-        after: Seq,
-        limit: u32,
-    ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
-        self.inner.events(session, after, limit).await
-    }
-
-    async fn items(
-        &self,
-        session: SessionId,
-        range: Range,
-        order: Order,
-        limit: u32,
-    ) -> Result<Vec<Item>, StoreError> {
-        self.inner.items(session, range, order, limit).await
-    }
-
-    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
-        self.inner.measure(session, range).await
-    }
-
-    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
-        self.inner.inputs(session, all).await
-    }
-
-    async fn sessions(
-        &self,
-        before: Option<(Millis, SessionId)>,
-        limit: u32,
-    ) -> Result<Vec<Listed>, StoreError> {
-        self.inner.sessions(before, limit).await
-    }
-
-    async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
-        self.inner.dump(session).await
-    }
-
-    async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
-        self.inner.delete(session).await
-    }
-
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        self.alive().await;
-        self.inner.scan(limit).await
-    }
-
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        self.alive().await;
-        self.inner.renew(owner, executions, lease_ms).await
-    }
-
-    async fn now(&self) -> Result<Millis, StoreError> {
-        self.inner.now().await
-    }
-
-    async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.alive().await;
-        self.inner.blob_put(digest, bytes).await
-    }
-
-    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.blob(digest).await
-    }
-
-    async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
-        self.inner.plugin_put(info, bytes).await
-    }
-
-    async fn plugin(&self, digest: &str) -> Result<Option<PluginInfo>, StoreError> {
-        self.inner.plugin(digest).await
-    }
-
-    async fn plugin_bytes(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.plugin_bytes(digest).await
-    }
-
-    async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError> {
-        self.inner.plugins().await
-    }
-
-    async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError> {
-        self.inner.plugin_delete(digest).await
-    }
-
-    async fn alias_put(
-        &self,
-        kind: Kind,
-        alias: &str,
-        digest: Option<&str>,
-    ) -> Result<(), StoreError> {
-        self.inner.alias_put(kind, alias, digest).await
-    }
-
-    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError> {
-        self.inner.aliases().await
-    }
-
-    async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
-        self.inner.digests_in_use().await
     }
 }

@@ -1,205 +1,364 @@
-//! The design's invariants as functions of a session's rows, each named for what it says.
+//! What must hold, each rule a function named for what it says. A [`Log`] takes a session's events
+//! one by one and asks every rule of each, so that a run can be judged after every event. The rules
+//! are written from the design and share no code with what they judge, but for the projection itself.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use mainstay_core::claim::Claim;
 use mainstay_core::event::{Event, EventBody, Piece};
-use mainstay_core::id::ExecutionId;
+use mainstay_core::id::{EventId, ExecutionId, InputId, Seq};
+use mainstay_core::model::Effect;
+use mainstay_core::plugin::Action;
 use mainstay_core::port::Dump;
-use mainstay_core::project;
-use mainstay_core::tail::Changes;
+use mainstay_core::rebuild::{Rebuild, rebuild};
+use mainstay_core::tail::{Input, Tail};
+
+/// A rule that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The name of its function.
+    pub invariant: &'static str,
+    /// What was found.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.invariant, self.detail)
+    }
+}
+
+type Found = Result<(), String>;
+type Rule = (&'static str, fn(&mut Log, &Event) -> Found);
+
+/// Functions with their names.
+macro_rules! named {
+    ($($rule:ident),* $(,)?) => { [$((stringify!($rule), $rule as _)),*] };
+}
+
+/// In the order in which they are asked.
+const RULES: [Rule; 9] = named![
+    seqs_have_no_gap_and_no_repeat,
+    at_most_one_execution_lives,
+    an_execution_writes_only_while_it_lives,
+    an_execution_has_one_terminal,
+    a_call_has_one_result_and_none_before_it,
+    an_input_is_pending_or_promoted_once_or_cancelled,
+    a_once_effect_starts_once,
+    nothing_begins_after_an_interrupt,
+    rows_follow_from_the_log,
+];
+
+/// One session's log as far as it was taken.
+#[derive(Default)]
+pub struct Log {
+    pub events: Vec<Event>,
+    ids: HashSet<EventId>,
+    live: Option<ExecutionId>,
+    ended: HashSet<ExecutionId>,
+    /// What runs was told to stop.
+    interrupted: bool,
+    calls: Calls,
+    inputs: HashMap<InputId, &'static str>,
+    once: HashSet<(Seq, String)>,
+    /// Idempotency keys whose start is written.
+    keys: HashSet<String>,
+    rebuilt: Option<Rebuild>,
+}
+
+impl Log {
+    /// Takes the next event.
+    ///
+    /// # Errors
+    /// The first rule that it breaks. The log is then not to be used any more.
+    pub fn take(&mut self, event: &Event) -> Result<(), Broken> {
+        for (invariant, rule) in RULES {
+            rule(self, event).map_err(|found| Broken {
+                invariant,
+                detail: format!("seq {} ({}): {found}", event.seq, event.body.kind()),
+            })?;
+        }
+        if let EventBody::CallStarted { key, .. } = &event.body {
+            self.keys.insert(key.clone());
+        }
+        self.events.push(event.clone());
+        Ok(())
+    }
+
+    /// Judges the rows that stand beside the log as it is now.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    pub fn rows(&self, tail: &Tail) -> Result<(), Broken> {
+        let at = |invariant| move |detail| Broken { invariant, detail };
+        self.claim(tail.claim.as_ref())
+            .map_err(at("a_claim_stands_as_long_as_its_execution"))?;
+        self.same(tail).map_err(at("rows_follow_from_the_log"))
+    }
+
+    /// Whether the start of this call is written.
+    #[must_use]
+    pub fn has_started(&self, key: &str) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// What became of an input.
+    #[must_use]
+    pub fn fate(&self, input: InputId) -> Option<&'static str> {
+        self.inputs.get(&input).copied()
+    }
+
+    fn claim(&self, claim: Option<&Claim>) -> Found {
+        let held = claim
+            .filter(|claim| !claim.ended)
+            .map(|claim| claim.execution);
+        if held != self.live {
+            return Err(format!(
+                "the claim is {claim:?}, and execution {:?} lives",
+                self.live
+            ));
+        }
+        Ok(())
+    }
+
+    fn same(&self, tail: &Tail) -> Found {
+        let Some(rebuilt) = &self.rebuilt else {
+            return Ok(());
+        };
+        differ("session", &rebuilt.tail.session, &tail.session)?;
+        differ("open step", &rebuilt.tail.step, &tail.step)?;
+        differ(
+            "pending inputs",
+            &aimless(&rebuilt.tail.inputs),
+            &aimless(&tail.inputs),
+        )
+    }
+}
 
 /// Checks all that one session's rows can show.
 ///
 /// # Panics
-/// With the broken invariant's words.
+/// With the broken rule's words.
 #[track_caller]
 pub fn check(dump: &Dump) {
-    let events: Vec<Event> = dump
-        .events
-        .iter()
-        .map(|record| record.decode().expect("an event of this build"))
-        .collect();
-    seqs_have_no_gap(&events);
-    executions_do_not_overlap(&events);
-    one_terminal_per_execution(dump, &events);
-    one_result_per_call_and_none_before_it(&events);
-    inputs_are_pending_or_promoted_once_or_cancelled(&events);
-    once_effects_start_once(&events);
-    rebuilding_gives_the_same_rows(dump, &events);
-}
-
-#[track_caller]
-fn seqs_have_no_gap(events: &[Event]) {
-    for (n, event) in events.iter().enumerate() {
-        assert_eq!(event.seq, n as u64 + 1, "seqs have a gap or a repeat");
-    }
-    let ids: HashSet<_> = events.iter().map(|event| event.id).collect();
-    assert_eq!(ids.len(), events.len(), "an event id stands twice");
-}
-
-#[track_caller]
-fn executions_do_not_overlap(events: &[Event]) {
-    let mut live: Option<ExecutionId> = None;
-    let mut ended = HashSet::new();
-    for event in events {
-        if let EventBody::ExecutionStarted { execution, .. } = &event.body {
-            assert!(live.is_none(), "two live executions at seq {}", event.seq);
-            live = Some(*execution);
-        }
-        if let Some(writer) = event.execution {
-            assert!(
-                !ended.contains(&writer),
-                "seq {} was written by an execution that had ended",
-                event.seq
-            );
-            assert_eq!(
-                live,
-                Some(writer),
-                "seq {} was written without a claim",
-                event.seq
-            );
-        }
-        if let Some(execution) = event.body.terminal_of() {
-            assert!(
-                ended.insert(execution),
-                "execution {execution} has two terminals"
-            );
-            assert_eq!(
-                live.take(),
-                Some(execution),
-                "a terminal of an execution that does not run"
-            );
-        }
+    if let Err(broken) = judge(dump) {
+        panic!("{broken}");
     }
 }
 
-#[track_caller]
-fn one_terminal_per_execution(dump: &Dump, events: &[Event]) {
-    let started = events
-        .iter()
-        .filter(|event| matches!(event.body, EventBody::ExecutionStarted { .. }))
-        .count();
-    let ended = events
-        .iter()
-        .filter(|event| event.body.terminal_of().is_some())
-        .count();
-    let open = usize::from(dump.claim.as_ref().is_some_and(|claim| !claim.ended));
-    assert_eq!(
-        started,
-        ended + open,
-        "executions without a terminal and without a claim"
-    );
+/// Judges one session's log and all its rows.
+///
+/// # Errors
+/// The first rule that is broken.
+pub fn judge(dump: &Dump) -> Result<(), Broken> {
+    let at = |invariant| move |detail| Broken { invariant, detail };
+    let mut log = Log::default();
+    for record in &dump.events {
+        let event = record.decode().map_err(|error| Broken {
+            invariant: "every_event_can_be_read",
+            detail: error.to_string(),
+        })?;
+        log.take(&event)?;
+    }
+    log.claim(dump.claim.as_ref())
+        .map_err(at("a_claim_stands_as_long_as_its_execution"))?;
+    all_rows_follow_from_the_log(dump).map_err(at("rows_follow_from_the_log"))
 }
 
-#[track_caller]
-fn one_result_per_call_and_none_before_it(events: &[Event]) {
-    let mut results: HashMap<(u64, String), u32> = HashMap::new();
-    let mut closed_steps = HashSet::new();
-    for event in events {
-        match &event.body {
-            EventBody::StepStarted(started) => {
-                if let mainstay_core::plugin::Action::CallTools(calls) = &started.action {
-                    results.extend(calls.iter().map(|call| ((event.seq, call.id.clone()), 0)));
-                }
-            }
-            EventBody::StepOutput { step, pieces } => {
-                for piece in pieces {
-                    if let Piece::Call { id, .. } = piece {
-                        results.insert((*step, id.clone()), 0);
-                    }
-                }
-            }
-            EventBody::CallSettled { step, result, .. } => {
-                if let Some(count) = results.get_mut(&(*step, result.call.clone())) {
-                    *count += 1;
-                    assert_eq!(
-                        *count, 1,
-                        "call {} of step {step} has two results",
-                        result.call
-                    );
-                }
-                closed_steps.insert(*step);
-            }
-            EventBody::TurnEnded { .. } => {
-                for ((step, call), count) in &results {
-                    assert_eq!(
-                        *count, 1,
-                        "call {call} of step {step} has no result at its turn's end"
-                    );
-                }
-            }
-            _ => {}
-        }
+/// Wakes set intents, and no event tells of that.
+fn aimless(inputs: &[Input]) -> Vec<Input> {
+    let aimless = |input: &Input| Input {
+        intent: false,
+        ..input.clone()
+    };
+    inputs.iter().map(aimless).collect()
+}
+
+fn differ<T: PartialEq + std::fmt::Debug>(what: &str, log: &T, row: &T) -> Found {
+    if log == row {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what}: the log gives {log:?}, and {row:?} is stored"
+        ))
     }
 }
 
-#[track_caller]
-fn inputs_are_pending_or_promoted_once_or_cancelled(events: &[Event]) {
-    let mut state = HashMap::new();
-    for event in events {
-        match &event.body {
-            EventBody::InputAdmitted { input, .. } => {
-                assert!(
-                    state.insert(*input, "pending").is_none(),
-                    "input {input} was admitted twice"
-                );
-            }
-            EventBody::InputPromoted { input } => {
-                assert_eq!(
-                    state.insert(*input, "promoted"),
-                    Some("pending"),
-                    "input {input} was promoted"
-                );
-            }
-            EventBody::InputCancelled { input } => {
-                assert_eq!(
-                    state.insert(*input, "cancelled"),
-                    Some("pending"),
-                    "input {input} was cancelled"
-                );
-            }
-            _ => {}
+fn all_rows_follow_from_the_log(dump: &Dump) -> Found {
+    let rebuilt = rebuild(&dump.events)?;
+    differ("session", &rebuilt.session, &dump.session)?;
+    differ("items", &rebuilt.items, &dump.items)?;
+    differ("inputs", &aimless(&rebuilt.inputs), &aimless(&dump.inputs))?;
+    differ("steps", &rebuilt.steps, &dump.steps)?;
+    differ("calls", &rebuilt.calls, &dump.calls)?;
+    differ("executions", &rebuilt.executions, &dump.executions)
+}
+
+fn seqs_have_no_gap_and_no_repeat(log: &mut Log, event: &Event) -> Found {
+    let next = log.events.len() as Seq + 1;
+    if event.seq != next {
+        return Err(format!("seq {next} was due"));
+    }
+    if !log.ids.insert(event.id) {
+        return Err(format!("event id {} stands twice", event.id));
+    }
+    Ok(())
+}
+
+fn at_most_one_execution_lives(log: &mut Log, event: &Event) -> Found {
+    if let EventBody::ExecutionStarted { execution, .. } = &event.body {
+        if let Some(live) = log.live {
+            return Err(format!("{execution} starts while {live} lives"));
         }
+        if log.ended.contains(execution) {
+            return Err(format!("{execution} starts after its end"));
+        }
+        log.live = Some(*execution);
+        log.interrupted = false;
+    }
+    Ok(())
+}
+
+fn an_execution_writes_only_while_it_lives(log: &mut Log, event: &Event) -> Found {
+    match event.execution {
+        Some(writer) if log.live != Some(writer) => Err(format!(
+            "written by {writer}, and {:?} holds the claim",
+            log.live
+        )),
+        Some(_) if event.recovery.is_some() => {
+            Err("an execution and a recovery both wrote it".into())
+        }
+        _ => Ok(()),
     }
 }
 
-#[track_caller]
-fn once_effects_start_once(events: &[Event]) {
-    let mut started = HashSet::new();
-    for event in events {
-        if let EventBody::CallStarted {
-            step,
-            call,
-            effect: mainstay_core::model::Effect::Once,
-            ..
-        } = &event.body
+fn an_execution_has_one_terminal(log: &mut Log, event: &Event) -> Found {
+    let Some(execution) = event.body.terminal_of() else {
+        return Ok(());
+    };
+    if log.live != Some(execution) {
+        return Err(format!("{execution} does not live"));
+    }
+    if !log.ended.insert(execution) {
+        return Err(format!("{execution} has its terminal already"));
+    }
+    log.live = None;
+    Ok(())
+}
+
+/// Results by call.
+#[derive(Default)]
+struct Calls(BTreeMap<(Seq, String), u32>);
+
+impl Calls {
+    fn made(&mut self, step: Seq, call: &str) -> Found {
+        match self.0.insert((step, call.to_owned()), 0) {
+            None => Ok(()),
+            Some(_) => Err(format!("call {call} of step {step} is made twice")),
+        }
+    }
+
+    fn started(&self, step: Seq, call: &str) -> Found {
+        match self.0.get(&(step, call.to_owned())) {
+            Some(0) => Ok(()),
+            Some(_) => Err(format!("call {call} of step {step} has its result")),
+            None => Err(format!("call {call} of step {step} was never made")),
+        }
+    }
+
+    fn result(&mut self, step: Seq, call: &str) -> Found {
+        self.started(step, call)?;
+        self.0.insert((step, call.to_owned()), 1);
+        Ok(())
+    }
+
+    fn open(&self) -> Option<&(Seq, String)> {
+        let mut open = self.0.iter().filter(|(_, results)| **results == 0);
+        open.next().map(|(call, _)| call)
+    }
+}
+
+fn a_call_has_one_result_and_none_before_it(log: &mut Log, event: &Event) -> Found {
+    let calls = &mut log.calls;
+    match &event.body {
+        EventBody::StepStarted(started) => {
+            let Action::CallTools(made) = &started.action else {
+                return Ok(());
+            };
+            made.iter()
+                .try_for_each(|call| calls.made(event.seq, &call.id))
+        }
+        EventBody::StepOutput { step, pieces } => pieces.iter().try_for_each(|piece| match piece {
+            Piece::Call { id, .. } => calls.made(*step, id),
+            Piece::HostedCall(call) => calls.made(*step, &call.id),
+            Piece::HostedResult(result) => calls.result(*step, &result.call),
+            _ => Ok(()),
+        }),
+        EventBody::CallStarted { step, call, .. } => calls.started(*step, call),
+        EventBody::CallSettled { step, result, .. } => calls.result(*step, &result.call),
+        EventBody::RunnerAnswered { step, answer } => calls.result(*step, &answer.call),
+        EventBody::CallDropped { step, call } => calls.result(*step, call),
+        EventBody::TurnEnded { .. } => match calls.open() {
+            Some((step, call)) => Err(format!("call {call} of step {step} has no result")),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn an_input_is_pending_or_promoted_once_or_cancelled(log: &mut Log, event: &Event) -> Found {
+    let (input, before, after) = match &event.body {
+        EventBody::InputAdmitted { input, .. } => (input, None, "pending"),
+        EventBody::InputPromoted { input } => (input, Some("pending"), "promoted"),
+        EventBody::InputCancelled { input } => (input, Some("pending"), "cancelled"),
+        EventBody::InputRedelivered { input, .. } => (input, Some("pending"), "pending"),
+        _ => return Ok(()),
+    };
+    let found = log.inputs.insert(*input, after);
+    if found == before {
+        Ok(())
+    } else {
+        Err(format!("input {input} was {found:?}"))
+    }
+}
+
+fn a_once_effect_starts_once(log: &mut Log, event: &Event) -> Found {
+    if let EventBody::CallStarted {
+        step,
+        call,
+        effect: Effect::Once,
+        ..
+    } = &event.body
+        && !log.once.insert((*step, call.clone()))
+    {
+        return Err(format!("call {call} of step {step} was started before"));
+    }
+    Ok(())
+}
+
+fn nothing_begins_after_an_interrupt(log: &mut Log, event: &Event) -> Found {
+    match &event.body {
+        EventBody::InterruptRequested {} => log.interrupted = log.live.is_some(),
+        EventBody::InputPromoted { .. }
+        | EventBody::TurnStarted { .. }
+        | EventBody::StepStarted(_)
+        | EventBody::CallStarted { .. }
+            if log.interrupted && log.live.is_some() =>
         {
-            assert!(
-                started.insert((*step, call.clone())),
-                "once call {call} of step {step} started twice"
-            );
+            return Err("it was told to stop before".into());
         }
+        _ => {}
     }
+    Ok(())
 }
 
-#[track_caller]
-fn rebuilding_gives_the_same_rows(dump: &Dump, events: &[Event]) {
-    let Some(first) = events.first() else { return };
-    let mut tail = project::begin(first).expect("a log begins with its session's creation");
-    let mut changes = Changes::default();
-    for event in &events[1..] {
-        project::project(&mut tail, event, &mut changes)
-            .expect("a stored log is one that projects");
+fn rows_follow_from_the_log(log: &mut Log, event: &Event) -> Found {
+    match &mut log.rebuilt {
+        None => {
+            let begun = Rebuild::begin(event);
+            log.rebuilt = Some(begun.ok_or("the log does not begin with its session's creation")?);
+            Ok(())
+        }
+        Some(rebuilt) => rebuilt.take(event).map_err(|broken| broken.to_string()),
     }
-    let mut items = std::collections::BTreeMap::new();
-    for item in changes.items {
-        items.insert(item.seq, item);
-    }
-    let rebuilt: Vec<_> = items.into_values().collect();
-    assert_eq!(rebuilt, dump.items, "items rebuilt from the log differ");
-    let session = dump.session.as_ref().expect("a session's row");
-    assert_eq!(
-        &tail.session, session,
-        "the session's row rebuilt from the log differs"
-    );
 }

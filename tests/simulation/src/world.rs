@@ -13,6 +13,7 @@ use mainstay_core::node::{Node, Ports};
 use mainstay_core::port::{Dump, Store, SystemClock};
 use mainstay_core::tail::Tail;
 use mainstay_test_support::MemoryStore;
+use mainstay_test_support::delegate::Delegating;
 
 use crate::crash::{Crashing, Point};
 use crate::invariant;
@@ -60,7 +61,7 @@ impl World {
     pub fn start(&self, point: Option<Point>) -> Process {
         let link = Crashing::new(Arc::clone(&self.store), point);
         let ports = Ports {
-            store: Arc::clone(&link) as _,
+            store: Arc::new(Delegating(Arc::clone(&link))),
             plugins: Arc::clone(&self.plugins) as _,
             clock: Arc::new(SystemClock::default()),
         };

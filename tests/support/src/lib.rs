@@ -3,7 +3,9 @@
 
 pub mod build;
 mod clock;
+pub mod delegate;
 mod memory;
 
 pub use clock::ManualClock;
-pub use memory::{Gate, Logged, MemoryStore, rebuild};
+pub use mainstay_core::rebuild::rebuild;
+pub use memory::{Gate, Logged, MemoryStore};

@@ -9,8 +9,7 @@ use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::{Kind, PluginInfo};
-use mainstay_core::port::{Clock, Committed, Dump, Listed, Scan, Store, StoreError};
-use mainstay_core::project;
+use mainstay_core::port::{Alias, Clock, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::tail::{Call, Changes, Execution, Input, InputStatus, StepRow, Tail};
 use tokio::sync::watch;
 
@@ -58,7 +57,7 @@ struct State {
     event_ids: HashMap<EventId, (SessionId, Seq)>,
     blobs: HashMap<String, Vec<u8>>,
     plugins: BTreeMap<String, (PluginInfo, Vec<u8>)>,
-    aliases: BTreeMap<(String, String), (Kind, String)>,
+    aliases: BTreeMap<(String, String), Alias>,
     log: Vec<Logged>,
 }
 
@@ -138,35 +137,6 @@ impl Rows {
             executions,
         }
     }
-}
-
-/// The rows that follow from a log alone: what any store must hold after these events. Claims, and the
-/// intents that wakes set, are not in the log.
-///
-/// # Errors
-/// The first event that cannot be read or cannot stand where it does.
-pub fn rebuild(records: &[Record]) -> Result<Dump, String> {
-    let mut rows: Option<Rows> = None;
-    for record in records {
-        let event = record.decode().map_err(|error| error.to_string())?;
-        match &mut rows {
-            None => {
-                let tail = project::begin(&event)
-                    .ok_or("the log does not begin with the session's creation")?;
-                rows = Some(Rows::new(Arc::new(tail)));
-            }
-            Some(rows) => {
-                let mut changes = Changes::default();
-                project::project(Arc::make_mut(&mut rows.tail), &event, &mut changes)
-                    .map_err(|error| error.to_string())?;
-                rows.take(changes);
-            }
-        }
-        if let Some(rows) = &mut rows {
-            rows.events.push(event);
-        }
-    }
-    Ok(rows.map(|rows| rows.dump()).unwrap_or_default())
 }
 
 impl Default for MemoryStore {
@@ -673,23 +643,28 @@ impl Store for MemoryStore {
         kind: Kind,
         alias: &str,
         digest: Option<&str>,
+        source: Option<&str>,
     ) -> Result<(), StoreError> {
         let mut state = self.up("store an alias")?;
         let key = (kind.to_string(), alias.to_owned());
         match digest {
-            Some(digest) => drop(state.aliases.insert(key, (kind, digest.into()))),
+            Some(digest) => {
+                let alias = Alias {
+                    kind,
+                    alias: alias.into(),
+                    digest: digest.into(),
+                    source: source.map(str::to_owned),
+                };
+                state.aliases.insert(key, alias);
+            }
             None => drop(state.aliases.remove(&key)),
         }
         Ok(())
     }
 
-    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError> {
+    async fn aliases(&self) -> Result<Vec<Alias>, StoreError> {
         let state = self.up("list aliases")?;
-        let rows = state
-            .aliases
-            .iter()
-            .map(|((_, alias), (kind, digest))| (*kind, alias.clone(), digest.clone()));
-        Ok(rows.collect())
+        Ok(state.aliases.values().cloned().collect())
     }
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {

@@ -1,8 +1,11 @@
 //! One file per command.
 
+mod backup;
 mod chat;
 mod completions;
 mod demo;
+mod doctor;
+mod gc;
 mod plugin;
 mod run;
 mod serve;
@@ -21,6 +24,9 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<()> 
         Command::Serve(args) => serve::serve(context, args).await,
         Command::Session(args) => session::session(context, args).await,
         Command::Plugin(args) => plugin::plugin(context, args).await,
+        Command::Doctor(args) => doctor::doctor(context, &args).await,
+        Command::Backup(args) => backup::backup(context, &args).await,
+        Command::Gc(args) => gc::gc(context, &args).await,
         Command::Completions { shell } => completions::completions(context, shell),
     }
 }

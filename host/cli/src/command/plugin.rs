@@ -1,10 +1,12 @@
 //! `mainstay plugin`: look at plugins and change them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use mainstay_core::plugin::{HostPattern, PluginInfo, Scheme, Workspace};
 use mainstay_core::port::Store;
+use mainstay_registry::{Reference, SCHEME};
 use mainstay_server::PluginAdmin as _;
 use mainstay_server::wire::Plugin as View;
 use mainstay_store::{Options, SqliteStore};
@@ -25,15 +27,16 @@ enum Admin {
 
 pub(crate) async fn plugin(context: &Context, args: Plugin) -> Result<()> {
     if let Plugin::Inspect { plugin } = &args
-        && Path::new(plugin).is_file()
+        && let Some(bytes) = fetch(context, plugin).await?
     {
-        // A file is looked at without a store.
-        let info = plugins::inspect(read(Path::new(plugin))?).await?;
+        // What is not installed is looked at without a store.
+        let info = plugins::inspect(bytes).await?;
         return show(
             context,
             &View {
                 info,
                 aliases: Vec::new(),
+                sources: BTreeMap::new(),
             },
         );
     }
@@ -84,12 +87,20 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
             })?;
             show(context, &found)?;
         }
-        Plugin::Install { file, alias } => {
-            let bytes = read(&file)?;
-            printer.dim("checking and compiling …");
-            let plugin = match admin {
-                Admin::Server(client) => client.install(bytes, alias.as_deref()).await?,
-                Admin::Local(plugins, _) => plugins.install(bytes, alias).await?,
+        Plugin::Install { source, alias } => {
+            let plugin = if source.starts_with(SCHEME) {
+                printer.dim("fetching, checking and compiling …");
+                match admin {
+                    Admin::Server(client) => client.load(&source, alias.as_deref()).await?,
+                    Admin::Local(plugins, _) => plugins.load(&source, alias).await?,
+                }
+            } else {
+                let bytes = read(&source)?;
+                printer.dim("checking and compiling …");
+                match admin {
+                    Admin::Server(client) => client.install(bytes, alias.as_deref()).await?,
+                    Admin::Local(plugins, _) => plugins.install(bytes, alias).await?,
+                }
             };
             if printer.json {
                 printer.value(&plugin)?;
@@ -144,9 +155,30 @@ async fn all(admin: &Admin) -> Result<Vec<View>> {
     })
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| {
-        Error::new(Code::NotFound, format!("cannot read {}", file.display())).because(&error)
+/// The bytes of what is not installed: an artifact in a registry, or a file if there is one.
+async fn fetch(context: &Context, source: &str) -> Result<Option<Vec<u8>>> {
+    if source.starts_with(SCHEME) {
+        let reference: Result<Reference, _> = source.parse();
+        let reference = reference.map_err(|error| Error::new(Code::Usage, error.to_string()))?;
+        return plugins::fetch(&context.config()?, &reference)
+            .await
+            .map(Some);
+    }
+    if Path::new(source).is_file() {
+        return read(source).map(Some);
+    }
+    Ok(None)
+}
+
+fn read(file: &str) -> Result<Vec<u8>> {
+    plugins::read(Path::new(file)).map_err(|error| {
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        let told = Error::new(Code::NotFound, format!("cannot read {file}")).because(&error);
+        let reference = format!("{SCHEME}{file}");
+        if missing && reference.parse::<Reference>().is_ok() {
+            return told.hint(format!("if it is in a registry, write `{reference}`"));
+        }
+        told
     })
 }
 
@@ -158,8 +190,15 @@ fn line(plugin: &View) -> String {
         plugin.aliases.join(",")
     };
     let kind = info.kind.to_string();
+    let mut sources: Vec<&str> = plugin.sources.values().map(String::as_str).collect();
+    sources.dedup();
+    let from = if sources.is_empty() {
+        String::new()
+    } else {
+        format!("  from {}", sources.join(", "))
+    };
     format!(
-        "{kind:<9} {names:<16} {:<20} {:<8} {}  {}",
+        "{kind:<9} {names:<16} {:<20} {:<8} {}  {}{from}",
         info.name,
         info.version,
         &info.digest[..12],
@@ -192,6 +231,9 @@ fn show(context: &Context, plugin: &View) -> Result<()> {
     ))?;
     if !plugin.aliases.is_empty() {
         printer.line(format!("names     {}", plugin.aliases.join(", ")))?;
+    }
+    for (alias, source) in &plugin.sources {
+        printer.line(format!("source    {alias} from {source}"))?;
     }
     printer.line(format!(
         "asks for  {}",

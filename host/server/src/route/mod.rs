@@ -1,6 +1,7 @@
 //! One file per resource.
 
 mod event;
+mod gc;
 mod health;
 mod input;
 mod message;
@@ -46,6 +47,7 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
             "/plugins/{kind}/{alias}",
             put(plugin::alias).delete(plugin::remove),
         )
+        .route("/gc", post(gc::collect))
         .route("/health", get(health::show))
         .route("/openapi.json", get(openapi::show))
 }

@@ -1,7 +1,7 @@
 //! Plugins and the names that lead to them.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequest as _, Request, State};
 use axum::http::StatusCode;
 use mainstay_core::plugin::Kind as PluginKind;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::error::Result;
 use crate::extract::{self, Path, Query, Raw};
 use crate::state::ServerState;
-use crate::wire::{NewAlias, Page, Plugin};
+use crate::wire::{NewAlias, NewPlugin, Page, Plugin};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,9 +30,17 @@ pub(crate) async fn list(State(state): State<ServerState>) -> Result<Json<Page<P
 pub(crate) async fn install(
     State(state): State<ServerState>,
     Query(query): Query<InstallQuery>,
-    Raw(bytes): Raw,
+    request: Request,
 ) -> Result<(StatusCode, Json<Plugin>)> {
-    let plugin = state.plugins().install(bytes.into(), query.alias).await?;
+    // A component never comes as JSON, so the media type tells a reference from one.
+    let plugin = if extract::is_json(request.headers()) {
+        let extract::Json(new) = extract::Json::<NewPlugin>::from_request(request, &state).await?;
+        let alias = new.alias.or(query.alias);
+        state.plugins().load(&new.reference, alias).await?
+    } else {
+        let Raw(bytes) = Raw::from_request(request, &state).await?;
+        state.plugins().install(bytes.into(), query.alias).await?
+    };
     Ok((StatusCode::CREATED, Json(plugin)))
 }
 

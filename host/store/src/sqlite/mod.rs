@@ -6,11 +6,17 @@
 //! - [`rows`] writes the rows of such a group, one statement per table.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
+//! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,
+//!   [`rebuild`] writes rows anew from their log.
 //!
 //! The store's clock is wall time as it was when the file was opened and the monotonic clock since.
 
+pub mod backup;
+pub mod doctor;
 pub(crate) mod file;
+pub mod gc;
 mod read;
+mod rebuild;
 mod rows;
 mod writer;
 
@@ -28,7 +34,9 @@ use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::{Kind, PluginInfo};
-use mainstay_core::port::{Clock, Committed, Dump, Listed, Scan, Store, StoreError, SystemClock};
+use mainstay_core::port::{
+    Alias, Clock, Committed, Dump, Listed, Scan, Store, StoreError, SystemClock,
+};
 use mainstay_core::tail::{Input, Tail};
 use sqlx::migrate::Migrator;
 use sqlx::pool::PoolConnection;
@@ -178,6 +186,7 @@ struct Shared {
     /// Wall and monotonic time at opening.
     opened: (Millis, Millis),
     cache: Mutex<Cache>,
+    recent: gc::Recent,
     /// Outlives the writer.
     lock: Mutex<Option<Lock>>,
     groups: AtomicU64,
@@ -197,6 +206,7 @@ impl Shared {
                 limit: options.cached_tails.max(1),
                 tick: 0,
             }),
+            recent: gc::Recent::default(),
             lock: Mutex::new(lock),
             groups: AtomicU64::new(0),
             commits: AtomicU64::new(0),
@@ -779,6 +789,7 @@ impl Store for SqliteStore {
     }
 
     async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.shared.recent.touch(digest);
         let row: Arc<(String, Vec<u8>)> = Arc::new((digest.into(), bytes.into()));
         let action: Action = Box::new(move |conn| {
             let row = row.clone();
@@ -799,6 +810,8 @@ impl Store for SqliteStore {
 
     async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
         const ACTION: &str = "read a blob";
+        let _there = self.shared.recent.blobs.read().await;
+        self.shared.recent.touch(digest);
         let mut conn = self.reader(ACTION).await?;
         sqlx::query_scalar("SELECT bytes FROM blob WHERE digest = ?")
             .bind(digest)
@@ -811,6 +824,7 @@ impl Store for SqliteStore {
     }
 
     async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
+        self.shared.recent.touch(&info.digest);
         let data = serde_json::to_string(info).expect("what is known of a component serialises");
         let row = Arc::new((
             info.digest.clone(),
@@ -889,23 +903,27 @@ impl Store for SqliteStore {
         kind: Kind,
         alias: &str,
         digest: Option<&str>,
+        source: Option<&str>,
     ) -> Result<(), StoreError> {
         let row = (
             kind.to_string(),
             alias.to_owned(),
             digest.map(str::to_owned),
+            source.map(str::to_owned),
         );
         let action: Action = Box::new(move |conn| {
-            let (kind, alias, digest) = row.clone();
+            let (kind, alias, digest, source) = row.clone();
             Box::pin(async move {
                 let query = match digest {
                     Some(digest) => sqlx::query(
-                        "INSERT INTO alias (kind, alias, digest) VALUES (?, ?, ?)
-                         ON CONFLICT (kind, alias) DO UPDATE SET digest = excluded.digest",
+                        "INSERT INTO alias (kind, alias, digest, source) VALUES (?, ?, ?, ?)
+                         ON CONFLICT (kind, alias)
+                         DO UPDATE SET digest = excluded.digest, source = excluded.source",
                     )
                     .bind(kind)
                     .bind(alias)
-                    .bind(digest),
+                    .bind(digest)
+                    .bind(source),
                     None => sqlx::query("DELETE FROM alias WHERE kind = ? AND alias = ?")
                         .bind(kind)
                         .bind(alias),
@@ -916,25 +934,32 @@ impl Store for SqliteStore {
         self.run("store an alias", action).await.map(drop)
     }
 
-    async fn aliases(&self) -> Result<Vec<(Kind, String, String)>, StoreError> {
+    async fn aliases(&self) -> Result<Vec<Alias>, StoreError> {
         const ACTION: &str = "list aliases";
         let mut conn = self.reader(ACTION).await?;
-        let rows: Vec<(String, String, String)> =
-            sqlx::query_as("SELECT kind, alias, digest FROM alias ORDER BY kind, alias")
+        let rows: Vec<(String, String, String, Option<String>)> =
+            sqlx::query_as("SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias")
                 .fetch_all(&mut *conn)
                 .await
                 .map_err(|error| StoreError::Unavailable {
                     action: ACTION,
                     cause: error.into(),
                 })?;
-        let known = |(kind, alias, digest): (String, String, String)| {
+        let known = |(kind, alias, digest, source): (String, _, _, _)| {
             let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
-            kinds
-                .into_iter()
-                .find(|known| known.to_string() == kind)
-                .map(|kind| (kind, alias, digest))
+            let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
+            Some(Alias {
+                kind,
+                alias,
+                digest,
+                source,
+            })
         };
-        Ok(rows.into_iter().filter_map(known).collect())
+        let aliases: Vec<Alias> = rows.into_iter().filter_map(known).collect();
+        for alias in &aliases {
+            self.shared.recent.touch(&alias.digest);
+        }
+        Ok(aliases)
     }
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {

@@ -1,0 +1,181 @@
+//! A node as the binary wires one: SQLite on a real disk, wasmtime, components and their names kept in
+//! the store, the settings that nobody has changed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainstay_core::BoxError;
+use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Toolbox};
+use mainstay_core::event::SessionCreated;
+use mainstay_core::id::{Digest, OwnerId, SessionId};
+use mainstay_core::node::{Node, Ports};
+use mainstay_core::plugin::{Kind, PluginInfo, Plugins};
+use mainstay_core::port::{Store, SystemClock};
+use mainstay_runtime::egress::{Egress, EgressLimits, MediaSource, Redactor, SystemResolver};
+use mainstay_runtime::limits::Limits;
+use mainstay_runtime::{ComponentSource, Runtime, RuntimeConfig};
+use mainstay_store::{Options, SqliteStore};
+
+use crate::guests;
+use crate::turn::Kind as Turn;
+
+/// As in the binary.
+const INSTANCES: u32 = 256;
+
+/// A node that runs, and its store.
+pub struct World {
+    pub node: Arc<Node>,
+    pub store: Arc<SqliteStore>,
+    pub runtime: Arc<Runtime>,
+}
+
+impl World {
+    /// A new database in `dir`, with the components of both kinds of turn. Compiled code is kept in
+    /// `cache`, so that only the first world of a machine compiles.
+    ///
+    /// # Panics
+    /// The store or the runtime refuses.
+    pub async fn start(dir: &Path, cache: &Path) -> Self {
+        let clock = Arc::new(SystemClock::default());
+        let options = Options {
+            clock: clock.clone(),
+            owner: OwnerId::new(),
+            ..Options::default()
+        };
+        let store = SqliteStore::open(dir.join("mainstay.db"), options).await;
+        let store = Arc::new(store.expect("a new database"));
+        let runtime = Arc::new(runtime(
+            RuntimeConfig {
+                cache_dir: cache.to_owned(),
+                workspaces_dir: dir.join("workspaces"),
+                limits: Limits::default(),
+                instances: INSTANCES,
+            },
+            Arc::new(Kept(Arc::clone(&store) as _)),
+        ));
+        for (kind, alias, bytes) in [
+            (Kind::Runner, "loop", guests::LOOP),
+            (Kind::Runner, "bench", guests::BENCH_RUNNER),
+            (Kind::Provider, "parrot", guests::PARROT),
+            (Kind::Toolbox, "bench", guests::BENCH_TOOLBOX),
+        ] {
+            let info = runtime.install(bytes).await.expect("a component");
+            let pointed = store.alias_put(kind, alias, Some(&info.digest), None).await;
+            pointed.expect("an alias");
+        }
+        let ports = Ports {
+            store: Arc::clone(&store) as _,
+            plugins: Arc::clone(&runtime) as Arc<dyn Plugins>,
+            clock,
+        };
+        let node = Node::start(
+            ports,
+            Settings::default(),
+            Arc::new(SharedConfig::new(config())),
+        );
+        Self {
+            node,
+            store,
+            runtime,
+        }
+    }
+
+    /// A session that has run nothing.
+    ///
+    /// # Panics
+    /// The store refuses.
+    pub async fn session(&self, turn: Turn) -> SessionId {
+        let session = SessionId::new();
+        let created = SessionCreated {
+            agent: turn.agent().to_owned(),
+            model: None,
+            title: None,
+        };
+        let existed = self.node.create(session, created).await;
+        assert!(!existed.expect("a session"), "its id is new");
+        session
+    }
+
+    /// Stops the node and closes the database.
+    pub async fn stop(self) {
+        self.node.shutdown().await;
+        self.store.close().await;
+    }
+}
+
+/// A runtime over a source of components, with no way out and no media.
+///
+/// # Panics
+/// The engine cannot be made here.
+#[must_use]
+pub fn runtime(config: RuntimeConfig, source: Arc<dyn ComponentSource>) -> Runtime {
+    let egress = Egress::new(
+        Arc::new(SystemResolver),
+        Arc::new(NoMedia),
+        Redactor::new(),
+        EgressLimits::default(),
+    );
+    Runtime::new(config, source, Arc::new(egress.expect("a client"))).expect("an engine")
+}
+
+fn config() -> Config {
+    let agent = |turn: Turn| Agent {
+        runner: turn.runner().to_owned(),
+        steps: turn.allowance(),
+        toolboxes: vec![Toolbox {
+            alias: "bench".to_owned(),
+            options: None,
+        }],
+        ..Agent::default()
+    };
+    let parrot = Provider {
+        plugin: "parrot".to_owned(),
+        base_url: None,
+        options: None,
+        models: Vec::new(),
+    };
+    Config {
+        agents: Turn::ALL
+            .into_iter()
+            .map(|turn| (turn.agent().to_owned(), agent(turn)))
+            .collect(),
+        providers: BTreeMap::from([("parrot".to_owned(), parrot)]),
+    }
+}
+
+/// Components and names as the store keeps them.
+struct Kept(Arc<dyn Store>);
+
+#[async_trait]
+impl ComponentSource for Kept {
+    async fn component(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(self.0.plugin_bytes(digest).await?)
+    }
+
+    async fn info(&self, digest: &str) -> Result<Option<PluginInfo>, BoxError> {
+        Ok(self.0.plugin(digest).await?)
+    }
+
+    async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, BoxError> {
+        let aliases = self.0.aliases().await?;
+        Ok(aliases
+            .into_iter()
+            .find(|name| name.kind == kind && name.alias == alias)
+            .map(|name| name.digest))
+    }
+
+    async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {
+        Ok(self.0.plugin_put(info, bytes).await?)
+    }
+}
+
+struct NoMedia;
+
+#[async_trait]
+impl MediaSource for NoMedia {
+    async fn get(&self, _: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,245 @@
+//! A store in front of another. Everything passes through it but what its owner changes, so that a
+//! store which breaks, counts or delays says only that.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mainstay_core::claim::Fence;
+use mainstay_core::commit::Commit;
+use mainstay_core::event::Record;
+use mainstay_core::history::{Item, Order, Size};
+use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::model::Range;
+use mainstay_core::plugin::{Kind, PluginInfo};
+use mainstay_core::port::{Alias, Committed, Dump, Listed, Scan, Store, StoreError};
+use mainstay_core::tail::{Input, Tail};
+
+/// What a store in front of another changes. [`Delegating`] makes a store of it.
+#[async_trait]
+pub trait Delegate: Send + Sync + 'static {
+    /// The store behind.
+    fn inner(&self) -> &dyn Store;
+
+    /// Before every call but those that have a method here.
+    ///
+    /// # Errors
+    /// The call's answer; then the store behind hears nothing of it.
+    async fn before(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// After every call but those that have a method here.
+    ///
+    /// # Errors
+    /// The call's answer, whatever the store behind said.
+    async fn after(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        self.inner().commit(commit).await
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        executions: &[Fence],
+        lease_ms: u64,
+    ) -> Result<HashSet<ExecutionId>, StoreError> {
+        self.before().await?;
+        let renewed = self.inner().renew(owner, executions, lease_ms).await;
+        self.after().await?;
+        renewed
+    }
+
+    async fn events(
+        &self,
+        session: SessionId,
+        after: Seq,
+        limit: u32,
+    ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
+        self.before().await?;
+        let events = self.inner().events(session, after, limit).await;
+        self.after().await?;
+        events
+    }
+
+    async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
+        self.before().await?;
+        let dump = self.inner().dump(session).await;
+        self.after().await?;
+        dump
+    }
+}
+
+#[async_trait]
+impl<D: Delegate> Delegate for Arc<D> {
+    fn inner(&self) -> &dyn Store {
+        (**self).inner()
+    }
+
+    async fn before(&self) -> Result<(), StoreError> {
+        (**self).before().await
+    }
+
+    async fn after(&self) -> Result<(), StoreError> {
+        (**self).after().await
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        (**self).commit(commit).await
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        executions: &[Fence],
+        lease_ms: u64,
+    ) -> Result<HashSet<ExecutionId>, StoreError> {
+        (**self).renew(owner, executions, lease_ms).await
+    }
+
+    async fn events(
+        &self,
+        session: SessionId,
+        after: Seq,
+        limit: u32,
+    ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
+        (**self).events(session, after, limit).await
+    }
+
+    async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
+        (**self).dump(session).await
+    }
+}
+
+/// The store that a [`Delegate`] is.
+pub struct Delegating<D>(pub D);
+
+/// Calls the store behind, between the delegate's `before` and `after`.
+macro_rules! pass {
+    ($self:ident, $call:ident($($argument:expr),*)) => {{
+        $self.0.before().await?;
+        let answer = $self.0.inner().$call($($argument),*).await;
+        $self.0.after().await?;
+        answer
+    }};
+}
+
+#[async_trait]
+impl<D: Delegate> Store for Delegating<D> {
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        self.0.commit(commit).await
+    }
+
+    async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError> {
+        pass!(self, tail(session))
+    }
+
+    async fn events(
+        &self,
+        session: SessionId,
+        after: Seq,
+        limit: u32,
+    ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
+        self.0.events(session, after, limit).await
+    }
+
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        pass!(self, items(session, range, order, limit))
+    }
+
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        pass!(self, measure(session, range))
+    }
+
+    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
+        pass!(self, inputs(session, all))
+    }
+
+    async fn sessions(
+        &self,
+        before: Option<(Millis, SessionId)>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, StoreError> {
+        pass!(self, sessions(before, limit))
+    }
+
+    async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
+        self.0.dump(session).await
+    }
+
+    async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
+        pass!(self, delete(session))
+    }
+
+    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+        pass!(self, scan(limit))
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        executions: &[Fence],
+        lease_ms: u64,
+    ) -> Result<HashSet<ExecutionId>, StoreError> {
+        self.0.renew(owner, executions, lease_ms).await
+    }
+
+    async fn now(&self) -> Result<Millis, StoreError> {
+        pass!(self, now())
+    }
+
+    async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        pass!(self, blob_put(digest, bytes))
+    }
+
+    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        pass!(self, blob(digest))
+    }
+
+    async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
+        pass!(self, plugin_put(info, bytes))
+    }
+
+    async fn plugin(&self, digest: &str) -> Result<Option<PluginInfo>, StoreError> {
+        pass!(self, plugin(digest))
+    }
+
+    async fn plugin_bytes(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        pass!(self, plugin_bytes(digest))
+    }
+
+    async fn plugins(&self) -> Result<Vec<PluginInfo>, StoreError> {
+        pass!(self, plugins())
+    }
+
+    async fn plugin_delete(&self, digest: &str) -> Result<bool, StoreError> {
+        pass!(self, plugin_delete(digest))
+    }
+
+    async fn alias_put(
+        &self,
+        kind: Kind,
+        alias: &str,
+        digest: Option<&str>,
+        source: Option<&str>,
+    ) -> Result<(), StoreError> {
+        pass!(self, alias_put(kind, alias, digest, source))
+    }
+
+    async fn aliases(&self) -> Result<Vec<Alias>, StoreError> {
+        pass!(self, aliases())
+    }
+
+    async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
+        pass!(self, digests_in_use())
+    }
+}
