@@ -11,6 +11,7 @@ pub mod claim;
 pub mod commit;
 pub mod config;
 pub mod coordinator;
+mod courier;
 mod decision;
 mod effect;
 pub mod event;
@@ -20,14 +21,17 @@ pub mod id;
 pub mod live;
 pub mod model;
 pub mod node;
+pub mod outbox;
 pub mod overlay;
 pub mod plugin;
+pub mod policy;
 pub mod port;
 pub mod project;
 pub mod recovery;
 pub mod tail;
 pub mod transcript;
 mod turn;
+pub mod wait;
 
 /// The cause of an error that a port reports.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;

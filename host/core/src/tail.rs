@@ -4,11 +4,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
-use crate::event::{Delivery, Event, EventBody, InputContent, Piece, StepStarted};
+use crate::event::{Delivery, Event, EventBody, InputContent, Parent, Piece, StepStarted};
 use crate::history::{Ending, Item, ModelRef};
-use crate::id::{ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
+use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use crate::model::{Content, Effect, ToolCall, Usage};
+use crate::outbox::{Child, Notice};
 use crate::plugin::{Action, State, Trigger};
+use crate::policy::{HeldBack, Resume};
+use crate::wait::{Arrived, Waiting};
 
 /// A session's live end.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +37,40 @@ pub struct Session {
     pub created_at: Millis,
     /// Time of the newest event.
     pub updated_at: Millis,
+    /// When a client or an execution last wrote.
+    #[serde(default)]
+    pub active_at: Millis,
+    /// What it may do by itself.
+    #[serde(default, skip_serializing_if = "Resume::is_default")]
+    pub resume: Resume,
+    /// Held back by that policy until an operator resumes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldBack>,
+    /// The execution that has begun and not ended, by the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
     #[serde(default)]
     pub turn: Option<Turn>,
+    /// The wait of the open turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Waiting>,
+    /// What waits can end with.
+    #[serde(default, skip_serializing_if = "Arrived::is_empty")]
+    pub arrived: Arrived,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The parent was told how this session ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reported: bool,
+    /// In the order of their making.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Child>,
+    /// What other sessions are still to learn, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outbox: Vec<Notice>,
+    /// The parent's interrupt that was followed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub followed: Option<EventId>,
     /// How the last turn ended.
     #[serde(default)]
     pub last_turn: Option<crate::event::TurnOutcome>,
@@ -238,6 +273,10 @@ pub enum Status {
     Running,
     /// Its claim has expired and awaits recovery.
     Recovering,
+    /// Its turn is parked until something arrives.
+    Waiting,
+    /// It would go on by itself, and its policy leaves that to a person.
+    Held,
     Quarantined,
     Cancelled,
 }
@@ -462,6 +501,26 @@ impl Step {
     }
 }
 
+impl Session {
+    /// The child of this key.
+    #[must_use]
+    pub fn child(&self, key: &str) -> Option<&Child> {
+        self.children.iter().find(|child| child.key == key)
+    }
+
+    /// When its wait's timer is due.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Millis> {
+        self.wait.as_ref().and_then(|wait| wait.wake_at)
+    }
+
+    /// How deep it hangs in its tree; 0 at the root.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.parent.as_ref().map_or(0, |parent| parent.depth)
+    }
+}
+
 impl Tail {
     /// Puts the tail together from rows and, where a step is open, the events from that step on.
     ///
@@ -506,8 +565,16 @@ impl Tail {
     /// of due sessions, the claim and the terminal share.
     #[must_use]
     pub fn is_runnable(&self) -> bool {
-        self.may_run().is_ok()
-            && (self.session.turn.is_some() || self.inputs.iter().any(|input| input.intent))
+        let intended = |input: &Input| input.intent;
+        let work = match (&self.session.turn, &self.session.wait) {
+            (Some(_), None) => true,
+            (Some(_), Some(_)) => self
+                .inputs
+                .iter()
+                .any(|input| input.intent && input.delivery == Delivery::Steer),
+            (None, _) => self.inputs.iter().any(intended),
+        };
+        self.may_run().is_ok() && work
     }
 
     /// Whether an execution may start at all.
@@ -523,6 +590,9 @@ impl Tail {
         }
         if let Some(reason) = &self.session.quarantined {
             return Err(NotRunnable::Quarantined(reason.clone()));
+        }
+        if let Some(reason) = self.session.held {
+            return Err(NotRunnable::Held(reason));
         }
         Ok(())
     }
@@ -550,6 +620,10 @@ impl Tail {
     /// What to promote when the session would go idle: steers first, else one queued input.
     #[must_use]
     pub fn due_next(&self) -> Vec<&Input> {
+        let first = self.inputs.iter().find(|input| input.intent);
+        if let Some(control) = first.filter(|input| input.content.is_control()) {
+            return vec![control];
+        }
         let steers = self.due_steers();
         if !steers.is_empty() {
             return steers;
@@ -576,7 +650,9 @@ pub fn status(session: &Session, claim: Option<&Claim>, runnable: bool, now: Mil
         Some(_) => Status::Recovering,
         None if session.cancelled => Status::Cancelled,
         None if session.quarantined.is_some() => Status::Quarantined,
+        None if session.held.is_some() => Status::Held,
         None if runnable => Status::Due,
+        None if session.wait.is_some() => Status::Waiting,
         None => Status::Idle,
     }
 }
@@ -592,6 +668,8 @@ pub enum NotRunnable {
     Foreign(String),
     #[error("the session is quarantined: {0}; look at its log, then resume it")]
     Quarantined(String),
+    #[error("the session is held back: {0}; look at it, then resume it")]
+    Held(HeldBack),
     #[error("nothing is pending and no turn is open")]
     NothingToDo,
 }

@@ -577,7 +577,28 @@ impl Store for MemoryStore {
             .take(limit as usize)
             .map(|rows| rows.tail.session.id)
             .collect();
-        Ok(Scan { expired, due })
+        let mut timers: Vec<(Millis, SessionId)> = state
+            .sessions
+            .iter()
+            .filter_map(|(id, rows)| Some((rows.tail.session.wake_at()?, *id)))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        timers.sort_unstable();
+        timers.truncate(limit as usize);
+        let mut owing: Vec<(Millis, SessionId)> = state
+            .sessions
+            .iter()
+            .filter(|(_, rows)| !rows.tail.session.outbox.is_empty())
+            .map(|(id, rows)| (rows.tail.session.updated_at, *id))
+            .collect();
+        owing.sort_unstable();
+        owing.truncate(limit as usize);
+        Ok(Scan {
+            expired,
+            due,
+            timers: timers.into_iter().map(|(_, id)| id).collect(),
+            owing: owing.into_iter().map(|(_, id)| id).collect(),
+        })
     }
 
     async fn renew(

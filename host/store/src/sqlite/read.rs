@@ -396,6 +396,34 @@ pub(super) async fn session_due(conn: &mut SqliteConnection, limit: u32) -> Read
     rows.iter().map(|id| session_id(id)).collect()
 }
 
+// session_timer: waits whose time has come, the longest overdue first.
+const SESSION_TIMER: &str = "
+    SELECT id FROM session WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, id LIMIT ?";
+
+pub(super) async fn session_timer(
+    conn: &mut SqliteConnection,
+    now: u64,
+    limit: u32,
+) -> Read<Vec<SessionId>> {
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_TIMER)
+        .bind(signed(now))
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|id| session_id(id)).collect()
+}
+
+// session_owing: outboxes that are not empty.
+const SESSION_OWING: &str = "SELECT id FROM session WHERE owing ORDER BY updated_at, id LIMIT ?";
+
+pub(super) async fn session_owing(conn: &mut SqliteConnection, limit: u32) -> Read<Vec<SessionId>> {
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_OWING)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|id| session_id(id)).collect()
+}
+
 // step_open: the events that began the open steps.
 const STEP_OPEN: &str = "
     SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data

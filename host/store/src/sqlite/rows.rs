@@ -152,6 +152,8 @@ impl Rows {
                 session.step,
                 runnable,
                 runnable && tail.claim.is_none(),
+                session.wake_at(),
+                !session.outbox.is_empty(),
                 json(session),
             ));
             match &tail.claim {
@@ -214,13 +216,15 @@ const EVENT_ADD: &str = "
       FROM json_each(?)";
 
 const SESSION_PUT: &str = "
-    INSERT INTO session (id, created_at, updated_at, head, step, runnable, due, data)
+    INSERT INTO session
+           (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, data)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-           value ->> 7
+           value ->> 7, value ->> 8, value ->> 9
       FROM json_each(?) WHERE true
     ON CONFLICT (id) DO UPDATE SET
         updated_at = excluded.updated_at, head = excluded.head, step = excluded.step,
-        runnable = excluded.runnable, due = excluded.due, data = excluded.data";
+        runnable = excluded.runnable, due = excluded.due, wake_at = excluded.wake_at,
+        owing = excluded.owing, data = excluded.data";
 
 const CLAIM_DROP: &str = "DELETE FROM claim WHERE session IN (SELECT value FROM json_each(?))";
 
