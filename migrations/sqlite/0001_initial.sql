@@ -35,6 +35,8 @@ CREATE TABLE session (
     wake_at    INTEGER,
     -- Its outbox is not empty.
     owing      INTEGER NOT NULL,
+    -- The last seq whose items are shown, where a revert hides some.
+    shown      INTEGER,
     data       TEXT    NOT NULL
 ) STRICT;
 

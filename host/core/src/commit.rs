@@ -2,6 +2,8 @@
 //! read in the same transaction and says what to store. A store adds atomicity and nothing else.
 
 use crate::claim::{Claim, Fence, Phase};
+use crate::edit::Fork;
+use crate::event::Reverted;
 use crate::event::{
     Delivery, Event, EventBody, EventDraft, InputContent, InterruptReason, Record, SessionCreated,
     TurnOutcome,
@@ -12,6 +14,7 @@ use crate::outbox::Notice;
 use crate::policy::HeldBack;
 use crate::project::{self, RuleBroken};
 use crate::recovery;
+use crate::replay::{Replay, ReplayError, Replayed};
 use crate::tail::{Changes, Input, InputStatus, NotRunnable, Scope, Tail};
 use crate::wait;
 
@@ -54,6 +57,16 @@ pub enum Write {
     Fire,
     /// Final: interrupts what runs, and nothing of the session or its children runs ever again.
     Cancel,
+    /// Takes another store's events as they are.
+    Replay(Replay),
+    /// Makes an imported session this store's own: settles what is open and wakes.
+    Adopt,
+    /// Begins a session with a copy of another's history.
+    Fork(Fork),
+    /// Hides what stands behind a seq, until the next input makes that final.
+    Revert(Reverted),
+    /// Shows again what a revert hides.
+    ClearRevert,
     /// Takes a notice out of the outbox, if it is there.
     Deliver {
         notice: Notice,
@@ -147,6 +160,7 @@ pub enum Reply {
     /// Not claimed: its policy leaves that to a person.
     Held(HeldBack),
     Recovered(recovery::Outcome),
+    Replayed(Replayed),
     /// Held already under the same ids; `first` is the seq of the first of them.
     Duplicate {
         first: Seq,
@@ -198,6 +212,24 @@ pub enum Refused {
         input: InputId,
         status: &'static str,
     },
+    /// Another store's session under this id, or this store's own.
+    #[error("session {session} is not a copy from {offered:?}: {}", holder(.held.as_deref()))]
+    OtherOrigin {
+        session: SessionId,
+        held: Option<String>,
+        offered: String,
+    },
+    /// Nothing of an import was taken.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error("session {0} runs or waits; interrupt it first")]
+    Busy(SessionId),
+    #[error("session {0} has nothing behind that place")]
+    NothingToRevert(SessionId),
+    #[error("session {0} is not reverted")]
+    NotReverted(SessionId),
+    #[error("session {0} has no messages to fork")]
+    NothingToFork(SessionId),
     #[error("no approval {key:?} is asked for in this session")]
     ApprovalNotFound { key: String },
     #[error("approval {key:?} was answered already: {}", if *approved { "approved" } else { "denied" })]
@@ -220,6 +252,17 @@ pub struct Known {
     pub input: Option<Input>,
     /// Events that bear one of the ids.
     pub events: Vec<Record>,
+    /// Events of the session in [`Commit::replayed`].
+    pub held: Vec<Record>,
+    /// Inputs of [`Commit::replayed_inputs`], whichever sessions hold them.
+    pub inputs: Vec<Input>,
+}
+
+fn holder(origin: Option<&str>) -> String {
+    match origin {
+        Some(origin) => format!("it comes from {origin:?}"),
+        None => "it is this store's own".into(),
+    }
 }
 
 impl Commit {
@@ -239,8 +282,33 @@ impl Commit {
     pub fn event_ids(&self) -> Vec<EventId> {
         match &self.write {
             Write::Append(append) => append.events.iter().map(|draft| draft.id).collect(),
+            Write::Replay(replay) => replay.records.iter().map(|record| record.id).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Inputs that an import admits, which the store is to look up.
+    #[must_use]
+    pub fn replayed_inputs(&self) -> Vec<InputId> {
+        let Write::Replay(replay) = &self.write else {
+            return Vec::new();
+        };
+        let admitted = replay
+            .records
+            .iter()
+            .filter(|record| record.kind == "input.admitted");
+        let ids = admitted.filter_map(|record| record.data.get("input")?.as_str()?.parse().ok());
+        ids.collect()
+    }
+
+    /// Seqs, first and last, whose events the store is to look up in this session.
+    #[must_use]
+    pub fn replayed(&self) -> Option<(Seq, Seq)> {
+        let Write::Replay(replay) = &self.write else {
+            return None;
+        };
+        let seqs = replay.records.iter().map(|record| record.seq);
+        Some((seqs.clone().min()?, seqs.max()?))
     }
 }
 
@@ -255,8 +323,11 @@ pub fn apply(
     now: Millis,
 ) -> Result<Applied, Refused> {
     let session = commit.session;
-    if let Write::Create(created) = &commit.write {
-        return create(tail, commit, created);
+    match &commit.write {
+        Write::Create(created) => return create(tail, commit, created),
+        Write::Replay(replay) => return crate::replay::replay(tail, session, replay, known),
+        Write::Fork(fork) => return crate::edit::fork(tail, commit, fork),
+        _ => {}
     }
     let tail = tail.ok_or(Refused::NotFound(session))?;
     let mut work = Work {
@@ -268,7 +339,42 @@ pub fn apply(
         recovery: None,
     };
     let reply = match &commit.write {
-        Write::Create(_) => unreachable!("handled above"),
+        Write::Create(_) | Write::Replay(_) | Write::Fork(_) => unreachable!("handled above"),
+        Write::Adopt => {
+            if work.tail.session.imported().is_some() {
+                work.push(EventBody::SessionAdopted {})?;
+                if let Some((claim, events)) = recovery::adopt(&work.tail, now) {
+                    work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
+                    for body in events {
+                        work.push(body)?;
+                    }
+                    work.recovery = None;
+                }
+                work.wake(Scope::All)?;
+            }
+            Reply::Done
+        }
+        _ if work.tail.session.imported().is_some() => {
+            work.tail.may_run()?;
+            Reply::Done
+        }
+        Write::Revert(revert) => {
+            if work.tail.claim.is_some() || work.tail.session.turn.is_some() {
+                return Err(Refused::Busy(session));
+            }
+            if revert.through >= work.tail.session.shown_through() {
+                return Err(Refused::NothingToRevert(session));
+            }
+            work.push(EventBody::HistoryReverted(revert.clone()))?;
+            Reply::Done
+        }
+        Write::ClearRevert => {
+            if work.tail.session.revert.is_none() {
+                return Err(Refused::NotReverted(session));
+            }
+            work.push(EventBody::RevertCleared {})?;
+            Reply::Done
+        }
         Write::Admit {
             input,
             delivery,
@@ -582,6 +688,9 @@ fn admit(
             status: first.status,
             held,
         }));
+    }
+    if work.tail.session.revert.is_some() {
+        work.push(EventBody::RevertCommitted {})?;
     }
     work.push(EventBody::InputAdmitted {
         input,

@@ -128,6 +128,7 @@ async fn create(
         model: None,
         title: None,
         parent: Some(parent.clone()),
+        forked: None,
     };
     match shared.commit(child, Write::Create(created)).await {
         // Another was first.

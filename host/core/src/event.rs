@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::history::{Approval, Author, ChildResult, Ending, ModelRef, Signal};
+use crate::history::{Approval, Author, ChildResult, Ending, ItemBody, ModelRef, Signal};
 use crate::id::{
     Digest, EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq, SessionId,
 };
@@ -110,6 +110,9 @@ pub enum EventBody {
     /// It would have started by itself, and its policy says no.
     #[serde(rename = "session.held")]
     SessionHeld { reason: HeldBack },
+    /// From here on this store's own: its old origin's replay is not taken any more.
+    #[serde(rename = "session.adopted")]
+    SessionAdopted {},
     /// Final: nothing of it runs ever again.
     #[serde(rename = "session.cancelled")]
     SessionCancelled {},
@@ -235,6 +238,25 @@ pub enum EventBody {
     /// A compaction came to nothing. The context is as it was.
     #[serde(rename = "context.kept")]
     ContextKept { step: Seq, failure: Failure },
+    /// An item of another session's history, where a fork begins.
+    #[serde(rename = "item.copied")]
+    ItemCopied { at: Millis, body: ItemBody },
+    /// The copy is whole. The live context begins behind this seq.
+    #[serde(rename = "history.forked")]
+    HistoryForked {
+        context_after: Seq,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<State>,
+    },
+    /// What stands behind a seq is hidden until the next input makes that final.
+    #[serde(rename = "history.reverted")]
+    HistoryReverted(Reverted),
+    /// A revert was taken back: all is shown again.
+    #[serde(rename = "revert.cleared")]
+    RevertCleared {},
+    /// What a revert hid is gone from the history; its events stay.
+    #[serde(rename = "revert.committed")]
+    RevertCommitted {},
     /// What recovery made of the step that a crash or a shutdown cut short.
     #[serde(rename = "step.recovered")]
     StepRecovered(StepRecovered),
@@ -264,6 +286,29 @@ pub struct SessionCreated {
     /// The session that spawned it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// The session whose history it begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
+}
+
+/// Where a fork comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forked {
+    pub session: SessionId,
+    /// The last seq of that session that was copied.
+    pub through: Seq,
+}
+
+/// A revert, with what goes back with the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reverted {
+    /// The last seq that stays.
+    pub through: Seq,
+    /// Where the live context began then.
+    pub context_after: Seq,
+    /// What a runner had stored by then, and with which step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<(Seq, State)>,
 }
 
 /// Where a child hangs in its tree.
@@ -562,6 +607,7 @@ pub const KINDS: &[&str] = &[
     "session.quarantined",
     "session.released",
     "session.held",
+    "session.adopted",
     "session.cancelled",
     "notice.delivered",
     "input.admitted",
@@ -589,6 +635,11 @@ pub const KINDS: &[&str] = &[
     "call.settled",
     "context.compacted",
     "context.kept",
+    "item.copied",
+    "history.forked",
+    "history.reverted",
+    "revert.cleared",
+    "revert.committed",
     "step.recovered",
     "recovery.recorded",
 ];

@@ -10,12 +10,14 @@ use crate::claim::Fence;
 use crate::commit::{Admission, Commit, Refused, Reply, Write};
 use crate::config::{Settings, SharedConfig};
 use crate::coordinator::{Coordinator, RunOutcome};
-use crate::event::{Delivery, InputContent, Record, SessionCreated};
-use crate::history::Approval;
+use crate::edit::{self, Fork};
+use crate::event::{Delivery, Forked, InputContent, Record, SessionCreated};
+use crate::history::{Approval, Item};
 use crate::id::{InputId, OwnerId, Seq, SessionId};
 use crate::live::{Hints, Hub, Live};
 use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
+use crate::replay::{Replay, Replayed};
 use crate::tail::{Scope, Status, Tail};
 
 /// The ports that a node stands on.
@@ -64,7 +66,7 @@ impl Shared {
 
     /// Rings for the notices that a commit has put into the session's outbox.
     pub(crate) fn noted(&self, tail: &Tail) {
-        if !tail.session.outbox.is_empty() {
+        if tail.session.is_owing() {
             self.owing([tail.session.id]);
         }
     }
@@ -309,6 +311,104 @@ impl Node {
             self.coordinator.wake(session, Scope::Steers);
         }
         Ok(())
+    }
+
+    /// Takes another store's events. Call it page by page, in the order of the seqs.
+    ///
+    /// # Errors
+    /// [`Refused::OtherOrigin`] where strict, [`Refused::Replay`] if nothing could be taken. A record
+    /// that cannot be taken behind others that were is named in the answer.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the page may be taken; the same page again is found held.
+    pub async fn replay(&self, session: SessionId, replay: Replay) -> Result<Replayed, StoreError> {
+        let committed = self.shared.commit(session, Write::Replay(replay)).await?;
+        let Reply::Replayed(replayed) = committed.reply else {
+            unreachable!("a replay is answered by how far it got")
+        };
+        Ok(replayed)
+    }
+
+    /// Makes an imported session this store's own and wakes it. Does nothing to any other.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`].
+    pub async fn adopt(&self, session: SessionId) -> Result<(), StoreError> {
+        let committed = self.shared.commit(session, Write::Adopt).await?;
+        if committed.tail.is_runnable() {
+            self.coordinator.wake(session, Scope::All);
+        }
+        Ok(())
+    }
+
+    /// Begins `fork` with a copy of what `source` holds through a seq (all, if `None`), moved back to a
+    /// settled place. The source is not changed. Gives the last seq that was copied.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::NothingToFork`] if no message stands there,
+    /// [`Refused::SessionConflict`] if the id is another session's.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the fork may be there, whole; the same call again finds it.
+    pub async fn fork(
+        &self,
+        source: SessionId,
+        through: Option<Seq>,
+        fork: SessionId,
+    ) -> Result<Seq, StoreError> {
+        let tail = self.tail(source).await?;
+        let through = through.unwrap_or(tail.session.head);
+        let cut = edit::cut(&*self.shared.store, &tail, through).await?;
+        if !cut.items.iter().any(Item::is_message) {
+            return Err(Refused::NothingToFork(source).into());
+        }
+        let (items, before_context) = cut.copied();
+        let write = Write::Fork(Fork {
+            created: SessionCreated {
+                agent: tail.session.agent.clone(),
+                model: tail.session.model.clone(),
+                title: tail.session.title.clone(),
+                resume: tail.session.resume,
+                parent: None,
+                forked: Some(Forked {
+                    session: source,
+                    through: cut.through,
+                }),
+            },
+            items,
+            before_context,
+            state: cut.state.map(|(_, state)| state),
+        });
+        self.shared.commit(fork, write).await?;
+        Ok(cut.through)
+    }
+
+    /// Hides what stands at and behind `before`, from a settled place on. Final with the next input;
+    /// until then [`Node::clear_revert`] shows it again. Gives the last seq that is shown.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`] while the session runs or waits, [`Refused::NothingToRevert`].
+    pub async fn revert(&self, session: SessionId, before: Seq) -> Result<Seq, StoreError> {
+        let tail = self.tail(session).await?;
+        if tail.claim.is_some() || tail.session.turn.is_some() {
+            return Err(Refused::Busy(session).into());
+        }
+        let through = before.saturating_sub(1);
+        let revert = edit::cut(&*self.shared.store, &tail, through)
+            .await?
+            .revert();
+        let through = revert.through;
+        self.shared.commit(session, Write::Revert(revert)).await?;
+        Ok(through)
+    }
+
+    /// Shows again what a revert hides.
+    ///
+    /// # Errors
+    /// [`Refused::NotReverted`] if none does, or if an input has made it final.
+    pub async fn clear_revert(&self, session: SessionId) -> Result<(), StoreError> {
+        let write = Write::ClearRevert;
+        self.shared.commit(session, write).await.map(drop)
     }
 
     /// Takes a session from the node that runs it: its claim expires now, and recovery goes on with it

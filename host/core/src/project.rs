@@ -64,6 +64,10 @@ pub fn begin(event: &Event) -> Option<Tail> {
             attempts: 0,
             quarantined: None,
             cancelled: false,
+            origin: None,
+            interrupting: false,
+            revert: None,
+            forked: created.forked,
             foreign: None,
         },
         claim: None,
@@ -131,8 +135,14 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             tail.session.held = None;
             tail.session.attempts = 0;
         }
+        EventBody::SessionAdopted {} => {
+            if let Some(origin) = &mut tail.session.origin {
+                origin.adopted = true;
+            }
+        }
         EventBody::SessionCancelled {} => {
             tail.session.cancelled = true;
+            tail.session.interrupting = tail.session.execution.is_some();
             clear_intents(tail, changes);
             if let Some(claim) = &mut tail.claim {
                 claim.interrupt = true;
@@ -164,7 +174,10 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 at,
                 delivery: *delivery,
                 status: InputStatus::Pending,
-                intent: tail.may_run().is_ok(),
+                // By the log alone: an imported session's rows are those of its origin.
+                intent: !tail.session.cancelled
+                    && tail.session.quarantined.is_none()
+                    && tail.session.held.is_none(),
                 content: content.clone(),
             };
             if let InputContent::Approval(approval) = content {
@@ -231,6 +244,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         EventBody::InterruptRequested { cause } => {
             clear_intents(tail, changes);
             tail.session.followed = cause.or(tail.session.followed);
+            tail.session.interrupting = tail.session.execution.is_some();
             interrupt_children(tail, event.id);
             if let Some(claim) = &mut tail.claim {
                 claim.interrupt = true;
@@ -265,6 +279,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             }
             if tail.session.execution == Some(*execution) {
                 tail.session.execution = None;
+                tail.session.interrupting = false;
             }
             changes.executions.push(Execution {
                 id: *execution,
@@ -436,6 +451,34 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             open_step(tail, *step)?;
             tail.session.trigger = Trigger::CompactionFailed(failure.clone());
             close_step(tail, *step, at, changes);
+        }
+        EventBody::ItemCopied { at, body } => changes.items.push(Item {
+            seq,
+            at: *at,
+            body: body.clone(),
+        }),
+        EventBody::HistoryForked {
+            context_after,
+            state,
+        } => {
+            tail.session.context_after = *context_after;
+            tail.session.state = state.clone().map(|state| (seq, state));
+            tail.session.seen = seq;
+        }
+        EventBody::HistoryReverted(revert) => {
+            if tail.session.turn.is_some() {
+                return Err("a turn is open".into());
+            }
+            tail.session.revert = Some(revert.clone());
+        }
+        EventBody::RevertCleared {} => {
+            tail.session.revert.take().ok_or("nothing is reverted")?;
+        }
+        EventBody::RevertCommitted {} => {
+            let revert = tail.session.revert.take().ok_or("nothing is reverted")?;
+            tail.session.context_after = revert.context_after;
+            tail.session.state = revert.state;
+            changes.drop_items(revert.through);
         }
         EventBody::StepOutput { step, .. }
         | EventBody::RetryScheduled { step, .. }

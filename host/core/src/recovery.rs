@@ -5,7 +5,7 @@
 use crate::claim::{Claim, Phase};
 use crate::event::{EventBody, InterruptReason, StepRecovered, Timing, TurnOutcome};
 use crate::history::Ending;
-use crate::id::{Millis, RecoveryId};
+use crate::id::{ExecutionId, Millis, OwnerId, RecoveryId};
 use crate::model::{Effect, Part, ToolOutcome, ToolResult};
 use crate::policy::HeldBack;
 use crate::tail::{Call, CallStatus, Step, Tail};
@@ -137,6 +137,34 @@ fn resume(
         None => Outcome::Resume { attempts, suspect },
     };
     Plan { events, outcome }
+}
+
+/// What an adopted session's open execution or step is settled with, and the claim that its origin may
+/// have held. `None` if nothing is open.
+#[must_use]
+pub fn adopt(tail: &Tail, now: Millis) -> Option<(Claim, Vec<EventBody>)> {
+    let session = &tail.session;
+    if session.execution.is_none() && tail.step.is_none() {
+        return None;
+    }
+    let claim = Claim {
+        session: session.id,
+        execution: session
+            .execution
+            .unwrap_or_else(|| ExecutionId::derived(session.id.0, "adopted")),
+        owner: OwnerId(uuid::Uuid::nil()),
+        expires_at: now,
+        phase: crate::claim::phase(tail, Phase::Continue),
+        step: session.step,
+        interrupt: session.interrupting,
+        ended: session.execution.is_none(),
+        resumed: false,
+        superseded: true,
+    };
+    let mut events = plan(tail, &claim, u32::MAX, now).events;
+    // A person asks for it: nothing starts by itself.
+    events.retain(|event| !matches!(event, EventBody::SessionHeld { .. }));
+    Some((claim, events))
 }
 
 /// What is written for an expired claim whose plan does not fit the log: the session is put aside as

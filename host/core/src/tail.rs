@@ -4,7 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
-use crate::event::{Delivery, Event, EventBody, InputContent, Parent, Piece, StepStarted};
+use crate::event::{
+    Delivery, Event, EventBody, Forked, InputContent, Parent, Piece, Reverted, StepStarted,
+};
 use crate::history::{Ending, Item, ModelRef};
 use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use crate::model::{Content, Effect, ToolCall, Usage};
@@ -101,9 +103,28 @@ pub struct Session {
     pub quarantined: Option<String>,
     #[serde(default)]
     pub cancelled: bool,
+    /// The store that it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// An interrupt or cancel of the open execution stands in the log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupting: bool,
+    /// A revert that the next input makes final. Items behind it are not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revert: Option<Reverted>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
     /// An event type or version that this build does not know stands in the log.
     #[serde(default)]
     pub foreign: Option<String>,
+}
+
+/// Where an imported session comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub name: String,
+    /// It is this store's own by now.
+    pub adopted: bool,
 }
 
 /// An open turn.
@@ -253,6 +274,29 @@ pub struct Changes {
     pub steps: Vec<StepRow>,
     pub calls: Vec<Call>,
     pub executions: Vec<Execution>,
+    /// Stored items behind this seq are gone. Those in `items` came after that.
+    pub drop_items_after: Option<Seq>,
+}
+
+impl Changes {
+    /// Adds what later events of the same commit change.
+    pub(crate) fn extend(&mut self, later: Self) {
+        if let Some(through) = later.drop_items_after {
+            self.drop_items(through);
+        }
+        self.items.extend(later.items);
+        self.inputs.extend(later.inputs);
+        self.steps.extend(later.steps);
+        self.calls.extend(later.calls);
+        self.executions.extend(later.executions);
+    }
+
+    /// Takes away the items behind `through`, those of this commit included.
+    pub(crate) fn drop_items(&mut self, through: Seq) {
+        self.items.retain(|item| item.seq <= through);
+        let dropped = self.drop_items_after.unwrap_or(Seq::MAX);
+        self.drop_items_after = Some(dropped.min(through));
+    }
 }
 
 /// Which pending inputs a wake is for.
@@ -273,6 +317,8 @@ pub enum Status {
     Running,
     /// Its claim has expired and awaits recovery.
     Recovering,
+    /// A copy of another store's session, not adopted.
+    Imported,
     /// Its turn is parked until something arrives.
     Waiting,
     /// It would go on by itself, and its policy leaves that to a person.
@@ -508,10 +554,32 @@ impl Session {
         self.children.iter().find(|child| child.key == key)
     }
 
-    /// When its wait's timer is due.
+    /// When its wait's timer is due. An imported session's fires where it comes from.
     #[must_use]
     pub fn wake_at(&self) -> Option<Millis> {
-        self.wait.as_ref().and_then(|wait| wait.wake_at)
+        let wait = self.wait.as_ref().filter(|_| self.imported().is_none());
+        wait.and_then(|wait| wait.wake_at)
+    }
+
+    /// Whether other sessions are to learn something from this store.
+    #[must_use]
+    pub fn is_owing(&self) -> bool {
+        !self.outbox.is_empty() && self.imported().is_none()
+    }
+
+    /// The origin of a session that is not this store's own.
+    #[must_use]
+    pub fn imported(&self) -> Option<&str> {
+        let origin = self.origin.as_ref().filter(|origin| !origin.adopted);
+        origin.map(|origin| origin.name.as_str())
+    }
+
+    /// The last seq of the history that is shown.
+    #[must_use]
+    pub fn shown_through(&self) -> Seq {
+        self.revert
+            .as_ref()
+            .map_or(self.head, |revert| revert.through)
     }
 
     /// How deep it hangs in its tree; 0 at the root.
@@ -585,6 +653,9 @@ impl Tail {
         if self.session.cancelled {
             return Err(NotRunnable::Cancelled);
         }
+        if let Some(origin) = self.session.imported() {
+            return Err(NotRunnable::Imported(origin.into()));
+        }
         if let Some(kind) = &self.session.foreign {
             return Err(NotRunnable::Foreign(kind.clone()));
         }
@@ -648,6 +719,7 @@ pub fn status(session: &Session, claim: Option<&Claim>, runnable: bool, now: Mil
     match claim {
         Some(claim) if claim.expires_at > now => Status::Running,
         Some(_) => Status::Recovering,
+        None if session.imported().is_some() => Status::Imported,
         None if session.cancelled => Status::Cancelled,
         None if session.quarantined.is_some() => Status::Quarantined,
         None if session.held.is_some() => Status::Held,
@@ -668,6 +740,10 @@ pub enum NotRunnable {
     Foreign(String),
     #[error("the session is quarantined: {0}; look at its log, then resume it")]
     Quarantined(String),
+    #[error(
+        "the session was imported from {0:?} and belongs there; adopt it to go on with it here"
+    )]
+    Imported(String),
     #[error("the session is held back: {0}; look at it, then resume it")]
     Held(HeldBack),
     #[error("nothing is pending and no turn is open")]
