@@ -31,11 +31,19 @@ CREATE TABLE session (
     runnable   INTEGER NOT NULL,
     -- Runnable and not claimed.
     due        INTEGER NOT NULL,
+    -- When its wait's timer is due.
+    wake_at    INTEGER,
+    -- Its outbox is not empty.
+    owing      INTEGER NOT NULL,
+    -- The last seq whose items are shown, where a revert hides some.
+    shown      INTEGER,
     data       TEXT    NOT NULL
 ) STRICT;
 
 CREATE INDEX session_newest ON session (created_at, id);
 CREATE INDEX session_due ON session (updated_at, id) WHERE due;
+CREATE INDEX session_timer ON session (wake_at, id) WHERE wake_at IS NOT NULL;
+CREATE INDEX session_owing ON session (updated_at, id) WHERE owing;
 CREATE INDEX session_step ON session (id) WHERE step IS NOT NULL;
 
 -- At most one per session.

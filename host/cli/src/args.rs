@@ -191,9 +191,63 @@ pub(crate) enum Session {
         after: Seq,
     },
     /// Stop what a session does
-    Interrupt { id: SessionId },
-    /// Lift a quarantine and let a session go on
+    Interrupt {
+        id: SessionId,
+        /// Let pending steers run afterwards
+        #[arg(long = "continue")]
+        and_continue: bool,
+    },
+    /// Let a quarantined or held back session go on
     Resume { id: SessionId },
+    /// Stop a session and all below it, for good
+    Cancel { id: SessionId },
+    /// Send a session something under a name, for a runner that waits for it
+    Signal {
+        id: SessionId,
+        name: String,
+        /// JSON
+        #[arg(default_value = "null")]
+        data: serde_json::Value,
+    },
+    /// List what a session asks of people
+    Approvals { id: SessionId },
+    /// Approve what a session asks
+    Approve {
+        id: SessionId,
+        key: String,
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Deny what a session asks
+    Deny {
+        id: SessionId,
+        key: String,
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Have a session's older history summarised at its next step
+    Compact { id: SessionId },
+    /// Begin a session with a copy of another's history
+    Fork {
+        id: SessionId,
+        /// The last seq to copy; all that is settled if left out
+        #[arg(long, value_name = "SEQ")]
+        through: Option<Seq>,
+    },
+    /// Hide the end of a history, until the next prompt makes that final
+    Revert {
+        id: SessionId,
+        /// The first seq that is to go
+        #[arg(long, value_name = "SEQ", required_unless_present = "undo")]
+        before: Option<Seq>,
+        /// Show again what a revert hides
+        #[arg(long, conflicts_with = "before")]
+        undo: bool,
+    },
+    /// Make an imported session this store's own
+    Adopt { id: SessionId },
+    /// Take a session from the process that runs it
+    TakeOver { id: SessionId },
     /// Remove a session with its history
     Delete { id: SessionId },
 }

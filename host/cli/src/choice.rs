@@ -105,6 +105,7 @@ async fn enter(
             agent: choice.agent.clone(),
             model: model.map(ModelName::Apart),
             title,
+            resume: None,
         };
         let session = client.create(&new).await?;
         let after = session.head;

@@ -8,8 +8,9 @@ use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 use mainstay_server::wire::{
-    Admitted, Collect, Collected, Configure, Interrupted, ModelName, NewAlias, NewInput, NewPlugin,
-    NewSession, PROBLEM, Page, Plugin, ProblemBody, Session, Synced,
+    Admitted, Approval, Collect, Collected, Configure, Interrupted, ModelName, NewAlias, NewAnswer,
+    NewInput, NewInterrupt, NewPlugin, NewSession, PROBLEM, Page, Plugin, ProblemBody, Session,
+    Synced,
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -128,12 +129,42 @@ impl Client {
         .await
     }
 
-    pub(crate) async fn interrupt(&self, id: SessionId) -> Result<Interrupted> {
-        self.json(
-            self.request(Method::POST, &format!("/sessions/{id}/interrupt")),
-            None::<&()>,
-        )
-        .await
+    pub(crate) async fn interrupt(&self, id: SessionId, and_continue: bool) -> Result<Interrupted> {
+        let path = format!("/sessions/{id}/interrupt");
+        let new = NewInterrupt { and_continue };
+        self.json(self.request(Method::POST, &path), Some(&new))
+            .await
+    }
+
+    /// Does something to a session that its resource of this name stands for.
+    pub(crate) async fn act<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        id: SessionId,
+        what: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T> {
+        let path = format!("/sessions/{id}/{what}");
+        self.json(self.request(method, &path), body).await
+    }
+
+    pub(crate) async fn approvals(&self, id: SessionId) -> Result<Vec<Approval>> {
+        let page: Page<Approval> = self.get(&format!("/sessions/{id}/approvals")).await?;
+        Ok(page.items)
+    }
+
+    pub(crate) async fn answer_approval(
+        &self,
+        id: SessionId,
+        key: &str,
+        answer: &NewAnswer,
+    ) -> Result<()> {
+        let path = format!("/sessions/{id}/approvals/{}", escape(key));
+        let request = self
+            .request(Method::POST, &path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(answer).expect("requests serialise"));
+        self.answer(request).await.map(drop)
     }
 
     pub(crate) async fn resume(&self, id: SessionId) -> Result<Session> {
@@ -302,6 +333,18 @@ impl Client {
             "plugin-not-found" => (
                 Code::NotFound,
                 Some("list the plugins with `mainstay plugin list`"),
+            ),
+            "session-held" => (
+                Code::Conflict,
+                Some("let it go on with `mainstay session resume ID`"),
+            ),
+            "session-imported" => (
+                Code::Conflict,
+                Some("make it this store's own with `mainstay session adopt ID`"),
+            ),
+            "approval-not-found" => (
+                Code::NotFound,
+                Some("list what is asked with `mainstay session approvals ID`"),
             ),
             "session-quarantined" => (
                 Code::Conflict,

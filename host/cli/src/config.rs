@@ -10,6 +10,7 @@ use std::time::Duration;
 use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
 use mainstay_core::history::ModelRef;
 use mainstay_core::plugin::{Model, Scheme, Workspace};
+use mainstay_core::policy::ResumeMode;
 use serde::Deserialize;
 use serde::de::Error as _;
 use toml::Spanned;
@@ -125,6 +126,10 @@ struct AgentTable {
     options: Option<toml::Table>,
     steps: Option<u32>,
     tokens: Option<u64>,
+    max_children: Option<u32>,
+    max_depth: Option<u32>,
+    resume: Option<ResumeMode>,
+    resume_max_age: Option<Span>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -448,6 +453,12 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         agent.options = table.options.as_ref().map(json).or(agent.options);
         agent.steps = table.steps.unwrap_or(agent.steps);
         agent.tokens = table.tokens.or(agent.tokens);
+        agent.max_children = table.max_children.unwrap_or(agent.max_children);
+        agent.max_depth = table.max_depth.unwrap_or(agent.max_depth);
+        agent.resume.mode = table.resume.unwrap_or(agent.resume.mode);
+        if let Some(age) = table.resume_max_age {
+            agent.resume.max_age_ms = Some(age.0.as_millis() as u64);
+        }
         loaded.config.agents.insert(name, agent);
     }
 

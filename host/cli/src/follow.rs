@@ -122,7 +122,7 @@ impl<'c> Show<'c> {
             EventBody::RecoveryRecorded { .. } => {
                 printer.dim("  recovered: the session goes on from its log")
             }
-            EventBody::InterruptRequested {} => self.interrupted = true,
+            EventBody::InterruptRequested { .. } => self.interrupted = true,
             EventBody::TurnEnded { outcome, .. } => self.outcome = Some(outcome),
             _ => {}
         }
@@ -232,7 +232,7 @@ pub(crate) async fn to_the_end(
                     std::process::exit(Code::Interrupted as i32);
                 }
                 show.context.printer.note("stopping; press Ctrl-C again to leave at once".yellow());
-                client.interrupt(id).await?;
+                client.interrupt(id, false).await?;
             }
         }
     };

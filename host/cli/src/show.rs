@@ -3,6 +3,8 @@
 use mainstay_core::event::{EventBody, InputContent, Piece, Record, TurnOutcome};
 use mainstay_core::history::{Ending, Item, ItemBody};
 use mainstay_core::model::{Content, Part, ToolOutcome, text_of};
+use mainstay_core::outbox::Notice;
+use mainstay_core::plugin::{Action, Condition};
 use mainstay_core::tail::Status;
 use mainstay_server::wire::Session;
 use owo_colors::OwoColorize as _;
@@ -16,6 +18,9 @@ pub(crate) fn status(status: Status) -> String {
         Status::Due => "due".cyan().to_string(),
         Status::Running => "running".green().to_string(),
         Status::Recovering => "recovering".yellow().to_string(),
+        Status::Waiting => "waiting".blue().to_string(),
+        Status::Held => "held".yellow().to_string(),
+        Status::Imported => "imported".dimmed().to_string(),
         Status::Quarantined => "quarantined".red().to_string(),
         Status::Cancelled => "cancelled".dimmed().to_string(),
     }
@@ -23,9 +28,10 @@ pub(crate) fn status(status: Status) -> String {
 
 fn status_width(status: Status) -> usize {
     match status {
-        Status::Idle => 4,
+        Status::Idle | Status::Held => 4,
         Status::Due => 3,
-        Status::Running => 7,
+        Status::Running | Status::Waiting => 7,
+        Status::Imported => 8,
         Status::Recovering => 10,
         Status::Quarantined => 11,
         Status::Cancelled => 9,
@@ -240,10 +246,27 @@ fn says(body: &EventBody) -> String {
             TurnOutcome::Interrupted => "interrupted".into(),
         },
         EventBody::RunnerSaid { parts, .. } | EventBody::RunnerNoted { parts } => text(parts),
-        EventBody::StepStarted(started) => match &started.provider {
-            Some(provider) => format!("asks {}/{}", provider.alias, provider.model),
-            None => format!("by {}", started.runner.name),
+        EventBody::StepStarted(started) => match (&started.action, &started.provider) {
+            (Action::Wait(wait), _) => {
+                let until: Vec<String> = wait.until.iter().map(condition).collect();
+                format!("waits for {}", until.join(" or "))
+            }
+            (Action::Spawn(children), _) => {
+                let keys: Vec<&str> = children.iter().map(|child| child.key.as_str()).collect();
+                format!("spawns {}", keys.join(", "))
+            }
+            (_, Some(provider)) => format!("asks {}/{}", provider.alias, provider.model),
+            (_, None) => format!("by {}", started.runner.name),
         },
+        EventBody::SessionHeld { reason } => reason.to_string(),
+        EventBody::InputsWoken { scope } => word(scope),
+        EventBody::NoticeDelivered { notice } => match notice {
+            Notice::Spawn { child, .. } => format!("child {child} is made"),
+            Notice::Cancel { child, .. } => format!("child {child} is cancelled"),
+            Notice::Interrupt { child, .. } => format!("child {child} is interrupted"),
+            Notice::Report { parent, .. } => format!("parent {} knows", parent.session),
+        },
+        EventBody::HistoryReverted(revert) => format!("through {}", revert.through),
         EventBody::StepOutput { pieces, .. } => {
             pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
         }
@@ -309,6 +332,15 @@ fn says(body: &EventBody) -> String {
             )
         }
         _ => String::new(),
+    }
+}
+
+fn condition(condition: &Condition) -> String {
+    match condition {
+        Condition::Time(at) => format!("time {at}"),
+        Condition::Signal(name) => format!("signal {name}"),
+        Condition::Approval(request) => format!("approval {}", request.key),
+        Condition::Children(keys) => format!("children {}", keys.join(", ")),
     }
 }
 

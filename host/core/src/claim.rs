@@ -44,6 +44,9 @@ pub struct Claim {
     /// The session has crashed before: this run was started by a recovery.
     #[serde(default)]
     pub resumed: bool,
+    /// An operator took the session over: it was expired and did not crash.
+    #[serde(default)]
+    pub superseded: bool,
 }
 
 /// The predicate inside every write of an execution.
@@ -75,6 +78,14 @@ pub fn phase(tail: &Tail, before: Phase) -> Phase {
             Phase::Safe
         };
     };
+    if tail.session.wait.is_some() {
+        // As without a turn: a claim that was taken to look at a steer has done nothing yet.
+        return if before == Phase::Ready {
+            Phase::Ready
+        } else {
+            Phase::Safe
+        };
+    }
     match &tail.step {
         Some(step) if step.is_in_flight() => Phase::Unknown,
         _ if turn.settled_steps > 0 => Phase::Continue,

@@ -2,14 +2,21 @@
 //! read in the same transaction and says what to store. A store adds atomicity and nothing else.
 
 use crate::claim::{Claim, Fence, Phase};
+use crate::edit::Fork;
+use crate::event::Reverted;
 use crate::event::{
     Delivery, Event, EventBody, EventDraft, InputContent, InterruptReason, Record, SessionCreated,
     TurnOutcome,
 };
+use crate::history::Approval;
 use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq, SessionId};
+use crate::outbox::Notice;
+use crate::policy::HeldBack;
 use crate::project::{self, RuleBroken};
 use crate::recovery;
+use crate::replay::{Replay, ReplayError, Replayed};
 use crate::tail::{Changes, Input, InputStatus, NotRunnable, Scope, Tail};
+use crate::wait;
 
 /// One write to one session.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +49,28 @@ pub enum Write {
     Wake {
         scope: Scope,
     },
-    /// Lifts a quarantine, counts attempts anew and wakes.
+    /// Lifts a quarantine or a hold, counts attempts anew and wakes.
     Release,
+    /// Answers a request for approval. The first answer stands.
+    Answer(Approval),
+    /// Turns the timer of a wait into an input, once it is due.
+    Fire,
+    /// Final: interrupts what runs, and nothing of the session or its children runs ever again.
+    Cancel,
+    /// Takes another store's events as they are.
+    Replay(Replay),
+    /// Makes an imported session this store's own: settles what is open and wakes.
+    Adopt,
+    /// Begins a session with a copy of another's history.
+    Fork(Fork),
+    /// Hides what stands behind a seq, until the next input makes that final.
+    Revert(Reverted),
+    /// Shows again what a revert hides.
+    ClearRevert,
+    /// Takes a notice out of the outbox, if it is there.
+    Deliver {
+        notice: Notice,
+    },
     /// Takes the session for an execution, if nobody has it and it is runnable in this transaction.
     Claim {
         execution: ExecutionId,
@@ -51,17 +78,29 @@ pub enum Write {
         lease_ms: u64,
         forced: Option<u32>,
         resumed: bool,
+        /// No client asks for it now: the session's policy may hold it back instead.
+        by_itself: bool,
     },
     /// What an execution does under its claim.
     Append(Append),
     /// Stops what runs: clears the intent of what is pending now, marks a claim or closes the turn.
-    Interrupt,
+    Interrupt {
+        /// The parent's interrupt that it follows from; one is followed once.
+        cause: Option<EventId>,
+        /// Steers, and a control that stands first, keep their intent and run after the cleanup.
+        and_continue: bool,
+    },
     /// Settles one expired claim, as seen by the scan that listed it.
     Recover {
         seen: Fence,
         max_attempts: u32,
     },
-    /// Expires a claim now, so that another node or the next start goes on.
+    /// Gives an expired claim up that no recovery can settle, as seen by the scan that listed it.
+    Quarantine {
+        seen: Fence,
+        reason: String,
+    },
+    /// Takes a session over: its claim expires now, so that another node or the next start goes on.
     Expire {
         seen: Fence,
     },
@@ -85,6 +124,8 @@ pub struct Append {
 pub enum End {
     /// Refused with [`Refused::NotIdle`] if there is something to run.
     Succeeded,
+    /// The turn waits. Refused like [`End::Succeeded`].
+    Suspended,
     Failed {
         error: String,
     },
@@ -116,7 +157,10 @@ pub enum Reply {
     Interrupted {
         was_busy: bool,
     },
+    /// Not claimed: its policy leaves that to a person.
+    Held(HeldBack),
     Recovered(recovery::Outcome),
+    Replayed(Replayed),
     /// Held already under the same ids; `first` is the seq of the first of them.
     Duplicate {
         first: Seq,
@@ -168,6 +212,28 @@ pub enum Refused {
         input: InputId,
         status: &'static str,
     },
+    /// Another store's session under this id, or this store's own.
+    #[error("session {session} is not a copy from {offered:?}: {}", holder(.held.as_deref()))]
+    OtherOrigin {
+        session: SessionId,
+        held: Option<String>,
+        offered: String,
+    },
+    /// Nothing of an import was taken.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error("session {0} runs or waits; interrupt it first")]
+    Busy(SessionId),
+    #[error("session {0} has nothing behind that place")]
+    NothingToRevert(SessionId),
+    #[error("session {0} is not reverted")]
+    NotReverted(SessionId),
+    #[error("session {0} has no messages to fork")]
+    NothingToFork(SessionId),
+    #[error("no approval {key:?} is asked for in this session")]
+    ApprovalNotFound { key: String },
+    #[error("approval {key:?} was answered already: {}", if *approved { "approved" } else { "denied" })]
+    ApprovalAnswered { key: String, approved: bool },
     #[error("event id {id} is held by seq {seq} with other content")]
     EventConflict { id: EventId, seq: Seq },
     #[error("session {0} was cancelled")]
@@ -186,6 +252,17 @@ pub struct Known {
     pub input: Option<Input>,
     /// Events that bear one of the ids.
     pub events: Vec<Record>,
+    /// Events of the session in [`Commit::replayed`].
+    pub held: Vec<Record>,
+    /// Inputs of [`Commit::replayed_inputs`], whichever sessions hold them.
+    pub inputs: Vec<Input>,
+}
+
+fn holder(origin: Option<&str>) -> String {
+    match origin {
+        Some(origin) => format!("it comes from {origin:?}"),
+        None => "it is this store's own".into(),
+    }
 }
 
 impl Commit {
@@ -205,8 +282,33 @@ impl Commit {
     pub fn event_ids(&self) -> Vec<EventId> {
         match &self.write {
             Write::Append(append) => append.events.iter().map(|draft| draft.id).collect(),
+            Write::Replay(replay) => replay.records.iter().map(|record| record.id).collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Inputs that an import admits, which the store is to look up.
+    #[must_use]
+    pub fn replayed_inputs(&self) -> Vec<InputId> {
+        let Write::Replay(replay) = &self.write else {
+            return Vec::new();
+        };
+        let admitted = replay
+            .records
+            .iter()
+            .filter(|record| record.kind == "input.admitted");
+        let ids = admitted.filter_map(|record| record.data.get("input")?.as_str()?.parse().ok());
+        ids.collect()
+    }
+
+    /// Seqs, first and last, whose events the store is to look up in this session.
+    #[must_use]
+    pub fn replayed(&self) -> Option<(Seq, Seq)> {
+        let Write::Replay(replay) = &self.write else {
+            return None;
+        };
+        let seqs = replay.records.iter().map(|record| record.seq);
+        Some((seqs.clone().min()?, seqs.max()?))
     }
 }
 
@@ -221,8 +323,11 @@ pub fn apply(
     now: Millis,
 ) -> Result<Applied, Refused> {
     let session = commit.session;
-    if let Write::Create(created) = &commit.write {
-        return create(tail, commit, created);
+    match &commit.write {
+        Write::Create(created) => return create(tail, commit, created),
+        Write::Replay(replay) => return crate::replay::replay(tail, session, replay, known),
+        Write::Fork(fork) => return crate::edit::fork(tail, commit, fork),
+        _ => {}
     }
     let tail = tail.ok_or(Refused::NotFound(session))?;
     let mut work = Work {
@@ -234,7 +339,42 @@ pub fn apply(
         recovery: None,
     };
     let reply = match &commit.write {
-        Write::Create(_) => unreachable!("handled above"),
+        Write::Create(_) | Write::Replay(_) | Write::Fork(_) => unreachable!("handled above"),
+        Write::Adopt => {
+            if work.tail.session.imported().is_some() {
+                work.push(EventBody::SessionAdopted {})?;
+                if let Some((claim, events)) = recovery::adopt(&work.tail, now) {
+                    work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
+                    for body in events {
+                        work.push(body)?;
+                    }
+                    work.recovery = None;
+                }
+                work.wake(Scope::All)?;
+            }
+            Reply::Done
+        }
+        _ if work.tail.session.imported().is_some() => {
+            work.tail.may_run()?;
+            Reply::Done
+        }
+        Write::Revert(revert) => {
+            if work.tail.claim.is_some() || work.tail.session.turn.is_some() {
+                return Err(Refused::Busy(session));
+            }
+            if revert.through >= work.tail.session.shown_through() {
+                return Err(Refused::NothingToRevert(session));
+            }
+            work.push(EventBody::HistoryReverted(revert.clone()))?;
+            Reply::Done
+        }
+        Write::ClearRevert => {
+            if work.tail.session.revert.is_none() {
+                return Err(Refused::NotReverted(session));
+            }
+            work.push(EventBody::RevertCleared {})?;
+            Reply::Done
+        }
         Write::Admit {
             input,
             delivery,
@@ -252,13 +392,13 @@ pub fn apply(
                 delivery: *delivery,
             })?;
             if *delivery == Delivery::Steer {
-                work.wake(Scope::Steers);
+                work.wake(Scope::Steers)?;
             }
             Reply::Done
         }
         Write::Wake { scope } => {
             if work.tail.may_run().is_ok() {
-                work.wake(*scope);
+                work.wake(*scope)?;
             }
             Reply::Done
         }
@@ -266,10 +406,44 @@ pub fn apply(
             if work.tail.session.cancelled {
                 return Err(NotRunnable::Cancelled.into());
             }
-            if work.tail.session.quarantined.is_some() {
+            if work.tail.session.quarantined.is_some() || work.tail.session.held.is_some() {
                 work.push(EventBody::SessionReleased {})?;
             }
-            work.wake(Scope::All);
+            work.wake(Scope::All)?;
+            Reply::Done
+        }
+        Write::Answer(answer) => answer_approval(&mut work, answer)?,
+        Write::Fire => {
+            let wait = work.tail.session.wait.as_ref();
+            if let Some((step, at)) = wait.and_then(|wait| Some((wait.step, wait.wake_at?)))
+                && at <= now
+                && !work.tail.session.cancelled
+            {
+                work.push(EventBody::InputAdmitted {
+                    input: wait::timer_input(session, step),
+                    delivery: Delivery::Steer,
+                    content: InputContent::Timer { at },
+                })?;
+            }
+            Reply::Done
+        }
+        Write::Cancel => {
+            let was_busy = work.tail.claim.is_some() || work.tail.session.turn.is_some();
+            if !work.tail.session.cancelled {
+                work.push(EventBody::SessionCancelled {})?;
+                if work.tail.claim.is_none() {
+                    for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
+                        work.push(body)?;
+                    }
+                }
+            }
+            Reply::Interrupted { was_busy }
+        }
+        Write::Deliver { notice } => {
+            if work.tail.session.outbox.contains(notice) {
+                let notice = notice.clone();
+                work.push(EventBody::NoticeDelivered { notice })?;
+            }
             Reply::Done
         }
         Write::Claim {
@@ -278,6 +452,7 @@ pub fn apply(
             lease_ms,
             forced,
             resumed,
+            by_itself,
         } => {
             if work.tail.claim.is_some() {
                 return Err(Refused::Claimed(session));
@@ -285,6 +460,16 @@ pub fn apply(
             work.tail.may_run()?;
             if forced.is_none() && !work.tail.is_runnable() {
                 return Err(NotRunnable::NothingToDo.into());
+            }
+            if *by_itself
+                && let Some(reason) = work.tail.session.resume.holds(&work.tail.session, now)
+            {
+                // A client that wrote just now is about to wake it: that is no start by itself.
+                if now.saturating_sub(work.tail.session.active_at) <= *lease_ms {
+                    return Err(NotRunnable::NothingToDo.into());
+                }
+                work.push(EventBody::SessionHeld { reason })?;
+                return Ok(work.finish(Reply::Held(reason)));
             }
             work.tail.claim = Some(Claim {
                 session,
@@ -296,6 +481,7 @@ pub fn apply(
                 interrupt: false,
                 ended: false,
                 resumed: *resumed,
+                superseded: false,
             });
             work.execution = Some(*execution);
             work.push(EventBody::ExecutionStarted {
@@ -311,15 +497,26 @@ pub fn apply(
             Reply::Claimed(work.tail.claim.clone().expect("set above"))
         }
         Write::Append(append) => append_events(&mut work, known, append, now)?,
-        Write::Interrupt => interrupt(&mut work)?,
+        Write::Interrupt {
+            cause,
+            and_continue,
+        } => interrupt(&mut work, *cause, *and_continue)?,
+        Write::Quarantine { seen, reason } => {
+            let claim = expired(&work.tail, *seen, now)?.clone();
+            work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
+            let events = recovery::give_up(&work.tail, &claim, reason);
+            for (n, body) in events.into_iter().enumerate() {
+                let id = EventId::derived(claim.execution.0, &format!("recovery/{n}"));
+                work.push_as(id, body)?;
+            }
+            work.tail.claim = None;
+            Reply::Recovered(recovery::Outcome::Quarantined {
+                reason: reason.clone(),
+            })
+        }
         Write::Recover { seen, max_attempts } => {
-            let claim = work.tail.claim.as_ref().filter(|claim| {
-                claim.execution == seen.execution
-                    && claim.owner == seen.owner
-                    && claim.expires_at <= now
-            });
-            let claim = claim.ok_or(Refused::ClaimChanged(session))?.clone();
-            let plan = recovery::plan(&work.tail, &claim, *max_attempts);
+            let claim = expired(&work.tail, *seen, now)?.clone();
+            let plan = recovery::plan(&work.tail, &claim, *max_attempts, now);
             work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
             for (n, body) in plan.events.iter().enumerate() {
                 work.push_as(
@@ -336,6 +533,7 @@ pub fn apply(
                 .filter(|claim| claim.execution == seen.execution && claim.owner == seen.owner);
             let claim = claim.ok_or(Refused::ClaimChanged(session))?;
             claim.expires_at = claim.expires_at.min(now);
+            claim.superseded = true;
             Reply::Done
         }
     };
@@ -372,13 +570,15 @@ impl Work {
         Ok(())
     }
 
-    fn wake(&mut self, scope: Scope) {
-        for input in &mut self.tail.inputs {
-            if !input.intent && (scope == Scope::All || input.delivery == Delivery::Steer) {
-                input.intent = true;
-                self.changes.inputs.push(input.clone());
-            }
+    /// An event only where it changes something.
+    fn wake(&mut self, scope: Scope) -> Result<(), RuleBroken> {
+        if project::woken(&mut self.tail.inputs, scope)
+            .next()
+            .is_some()
+        {
+            self.push(EventBody::InputsWoken { scope })?;
         }
+        Ok(())
     }
 
     fn finish(mut self, reply: Reply) -> Applied {
@@ -398,13 +598,23 @@ impl Work {
     }
 }
 
+/// The claim that a scan saw, if it is still that one and still expired.
+fn expired(tail: &Tail, seen: Fence, now: Millis) -> Result<&Claim, Refused> {
+    let claim = tail.claim.as_ref().filter(|claim| {
+        claim.execution == seen.execution && claim.owner == seen.owner && claim.expires_at <= now
+    });
+    claim.ok_or(Refused::ClaimChanged(tail.session.id))
+}
+
 fn create(
     tail: Option<&Tail>,
     commit: &Commit,
     created: &SessionCreated,
 ) -> Result<Applied, Refused> {
     if let Some(tail) = tail {
-        let same = tail.session.agent == created.agent && tail.session.title == created.title;
+        let same = tail.session.agent == created.agent
+            && tail.session.title == created.title
+            && tail.session.parent == created.parent;
         if !same {
             return Err(Refused::SessionConflict(commit.session));
         }
@@ -464,6 +674,24 @@ fn admit(
     if work.tail.session.cancelled {
         return Err(Refused::Cancelled(work.tail.session.id));
     }
+    // One compaction is enough: who asks while one is pending gets that one.
+    if matches!(content, InputContent::Compact {})
+        && let Some(first) = work
+            .tail
+            .inputs
+            .iter()
+            .find(|pending| matches!(pending.content, InputContent::Compact {}))
+    {
+        return Ok(Reply::Admitted(Admission {
+            input: first.id,
+            seq: first.seq,
+            status: first.status,
+            held,
+        }));
+    }
+    if work.tail.session.revert.is_some() {
+        work.push(EventBody::RevertCommitted {})?;
+    }
     work.push(EventBody::InputAdmitted {
         input,
         delivery,
@@ -474,7 +702,7 @@ fn admit(
             Scope::Steers
         } else {
             Scope::All
-        });
+        })?;
     }
     let seq = work.tail.session.head;
     Ok(Reply::Admitted(Admission {
@@ -552,7 +780,7 @@ fn append_events(
     let Some(end) = &append.end else {
         return Ok(Reply::Done);
     };
-    if *end == End::Succeeded && work.tail.is_runnable() {
+    if matches!(end, End::Succeeded | End::Suspended) && work.tail.is_runnable() {
         return Err(Refused::NotIdle);
     }
     let phase = crate::claim::phase(&work.tail, claim_phase(work));
@@ -564,6 +792,7 @@ fn append_events(
     ) && phase != Phase::Safe;
     work.push(match end {
         End::Succeeded => EventBody::ExecutionSucceeded { execution },
+        End::Suspended => EventBody::ExecutionSuspended { execution },
         End::Failed { error } => EventBody::ExecutionFailed {
             execution,
             error: error.clone(),
@@ -611,22 +840,62 @@ fn duplicate(session: SessionId, append: &Append, known: &Known) -> Result<Reply
     Ok(Reply::Duplicate { first })
 }
 
-fn interrupt(work: &mut Work) -> Result<Reply, Refused> {
-    if let Some(claim) = &work.tail.claim {
-        // The first reason stays.
-        if !claim.interrupt {
-            work.push(EventBody::InterruptRequested {})?;
-        }
-        return Ok(Reply::Interrupted { was_busy: true });
-    }
+fn interrupt(
+    work: &mut Work,
+    cause: Option<EventId>,
+    and_continue: bool,
+) -> Result<Reply, Refused> {
     let open = work.tail.session.turn.is_some();
-    if open || work.tail.inputs.iter().any(|input| input.intent) {
-        work.push(EventBody::InterruptRequested {})?;
+    let was_busy = open || work.tail.claim.is_some();
+    if cause.is_some() && cause == work.tail.session.followed {
+        return Ok(Reply::Interrupted { was_busy });
     }
-    if open {
-        for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
-            work.push(body)?;
+    let intended = work.tail.inputs.iter().any(|input| input.intent);
+    match &work.tail.claim {
+        // The first reason stays.
+        Some(claim) if claim.interrupt => {}
+        Some(_) => work.push(EventBody::InterruptRequested { cause })?,
+        None => {
+            if open || intended {
+                work.push(EventBody::InterruptRequested { cause })?;
+            }
+            for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
+                work.push(body)?;
+            }
         }
     }
-    Ok(Reply::Interrupted { was_busy: open })
+    if and_continue && work.tail.may_run().is_ok() {
+        work.wake(Scope::Steers)?;
+    }
+    Ok(Reply::Interrupted { was_busy })
+}
+
+/// The first answer stands; the same again is answered like it.
+fn answer_approval(work: &mut Work, answer: &Approval) -> Result<Reply, Refused> {
+    let session = work.tail.session.id;
+    if work.tail.session.cancelled {
+        return Err(Refused::Cancelled(session));
+    }
+    let key = answer.key.clone();
+    let input = wait::approval_input(session, &key);
+    let asked = work.tail.session.arrived.approvals.get(&key);
+    let Some(asked) = asked else {
+        return Err(Refused::ApprovalNotFound { key });
+    };
+    if let Some(first) = &asked.answer {
+        if first.approved == answer.approved {
+            return Ok(Reply::Done);
+        }
+        let approved = first.approved;
+        return Err(Refused::ApprovalAnswered { key, approved });
+    }
+    work.push(EventBody::InputAdmitted {
+        input,
+        delivery: Delivery::Steer,
+        content: InputContent::Approval(answer.clone()),
+    })?;
+    if work.tail.may_run().is_ok() {
+        work.wake(Scope::Steers)?;
+    }
+    Ok(Reply::Done)
 }

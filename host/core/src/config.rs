@@ -29,6 +29,12 @@ pub struct Agent {
     pub steps: u32,
     /// Tokens for a session, in and out.
     pub tokens: Option<u64>,
+    /// Children that a session may spawn in all.
+    pub max_children: u32,
+    /// How deep a tree of sessions may grow; the root is at 0.
+    pub max_depth: u32,
+    /// What a session may do by itself, unless it was created with a policy of its own.
+    pub resume: crate::policy::Resume,
 }
 
 /// A toolbox that an agent has.
@@ -66,6 +72,9 @@ impl Default for Agent {
             options: None,
             steps: 64,
             tokens: None,
+            max_children: 64,
+            max_depth: 4,
+            resume: crate::policy::Resume::default(),
         }
     }
 }

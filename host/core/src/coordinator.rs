@@ -15,12 +15,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, warn};
 
+use futures::StreamExt as _;
+
 use crate::claim::{Claim, Fence};
 use crate::commit::{Refused, Reply, Write};
+use crate::courier::{self, Effect};
 use crate::event::InterruptReason;
 use crate::id::{ExecutionId, Millis, SessionId};
 use crate::node::Shared;
 use crate::port::StoreError;
+use crate::project::RuleBroken;
 use crate::recovery::Outcome;
 use crate::tail::{NotRunnable, Scope};
 use crate::turn::Execution;
@@ -29,6 +33,8 @@ use crate::turn::Execution;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Terminal {
     Succeeded,
+    /// The turn waits.
+    Suspended,
     Failed(String),
     Interrupted(InterruptReason),
     /// Its claim is another's or nobody's; nothing was written.
@@ -64,6 +70,22 @@ struct Slot {
     successors: Vec<oneshot::Sender<RunOutcome>>,
     /// A turn is to be opened even with nothing pending.
     forced: Option<u32>,
+}
+
+/// Why a session is run, as its first claim and its place in the queue depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Start {
+    /// No client asks for it now.
+    by_itself: bool,
+    /// Recovery starts it.
+    resumed: Option<Resumed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resumed {
+    attempts: u32,
+    /// It crashed a run that recovery had started.
+    suspect: bool,
 }
 
 /// A claim that this node holds.
@@ -118,6 +140,7 @@ impl Coordinator {
         for task in [
             tokio::spawn(renewals(Arc::clone(&inner))),
             tokio::spawn(recoveries(Arc::clone(&inner))),
+            tokio::spawn(deliveries(Arc::clone(&inner))),
         ] {
             let closed = closed.clone();
             tokio::spawn(async move {
@@ -130,16 +153,12 @@ impl Coordinator {
 
     /// Rings: the session has work in this scope.
     pub(crate) fn wake(&self, session: SessionId, scope: Scope) {
-        self.0.wake(session, scope, None, 0);
+        self.0.wake(session, scope, Start::default());
     }
 
     /// The session's interrupt is durable: stop what runs here.
     pub(crate) fn interrupted(&self, session: SessionId) {
-        if let Some(slot) = self.0.slots().get_mut(&session) {
-            slot.bell = None;
-            slot.forced = None;
-            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
-        }
+        self.0.interrupted(session);
     }
 
     pub(crate) async fn run(
@@ -179,7 +198,7 @@ impl Coordinator {
             } else {
                 drop(slots);
                 self.0
-                    .wake_with(session, Scope::All, Some(sender), forced, 0);
+                    .wake_with(session, Scope::All, Some(sender), forced, Start::default());
             }
             answer
         };
@@ -241,14 +260,16 @@ impl Inner {
         }
     }
 
-    fn wake(
-        self: &Arc<Self>,
-        session: SessionId,
-        scope: Scope,
-        forced: Option<u32>,
-        attempts: u32,
-    ) {
-        self.wake_with(session, scope, None, forced, attempts);
+    pub(crate) fn wake(self: &Arc<Self>, session: SessionId, scope: Scope, start: Start) {
+        self.wake_with(session, scope, None, None, start);
+    }
+
+    fn interrupted(&self, session: SessionId) {
+        if let Some(slot) = self.slots().get_mut(&session) {
+            slot.bell = None;
+            slot.forced = None;
+            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+        }
     }
 
     fn wake_with(
@@ -257,7 +278,7 @@ impl Inner {
         scope: Scope,
         waiter: Option<oneshot::Sender<RunOutcome>>,
         forced: Option<u32>,
-        attempts: u32,
+        start: Start,
     ) {
         if self.stopping.load(Ordering::SeqCst) {
             return;
@@ -280,11 +301,22 @@ impl Inner {
         drop(slots);
         let span = tracing::info_span!("session", %session);
         self.tasks
-            .spawn(drive(Arc::clone(self), session, attempts).instrument(span));
+            .spawn(drive(Arc::clone(self), session, start).instrument(span));
+    }
+
+    /// Runs a session that the loop found, unless it is about to run here anyway.
+    fn start(self: &Arc<Self>, session: SessionId) {
+        if !self.slots().contains_key(&session) {
+            let start = Start {
+                by_itself: true,
+                resumed: None,
+            };
+            self.wake(session, Scope::All, start);
+        }
     }
 
     /// The claim for a new execution, unless another has it or there is nothing to do.
-    async fn claim(&self, session: SessionId, resumed: bool) -> Result<Taken, StoreError> {
+    async fn claim(&self, session: SessionId, start: Start) -> Result<Taken, StoreError> {
         let (stop, forced) = {
             let mut slots = self.slots();
             let slot = slots.get_mut(&session).expect("a driver has its slot");
@@ -299,7 +331,8 @@ impl Inner {
             owner,
             lease_ms,
             forced,
-            resumed,
+            resumed: start.resumed.is_some(),
+            by_itself: start.by_itself,
         };
         let committed = match self.shared.commit(session, write).await {
             Ok(committed) => committed,
@@ -309,6 +342,10 @@ impl Inner {
             Err(StoreError::Refused(Refused::Claimed(_))) => return Ok(Taken::Elsewhere),
             Err(error) => return Err(error),
         };
+        if let Reply::Held(reason) = committed.reply {
+            info!(%reason, "held back");
+            return Ok(Taken::Nothing);
+        }
         debug_assert!(matches!(committed.reply, Reply::Claimed(_)));
         let fence = Fence { execution, owner };
         let lost = CancellationToken::new();
@@ -332,30 +369,22 @@ impl Inner {
 }
 
 /// Runs a session until nothing rings any more.
-async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
-    let mut attempts = attempts;
+async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
     loop {
-        let outcome = {
-            // Held for the whole run: recovery starts only so many at once.
-            let _resume = if attempts > 0 {
-                inner.resumes.acquire().await.ok()
-            } else {
-                None
-            };
-            let _suspect = if attempts > 1 {
-                inner.suspects.acquire().await.ok()
-            } else {
-                None
-            };
-            if attempts > 0 {
-                tokio::time::sleep(backoff(
-                    Duration::from_millis(50),
-                    Duration::from_secs(30),
-                    attempts,
-                ))
-                .await;
+        let outcome = match start.resumed {
+            None => one(&inner, session, start).await,
+            Some(resumed) => {
+                // Held for the whole run: recovery starts only so many at once.
+                let _suspect = match resumed.suspect {
+                    true => inner.suspects.acquire().await.ok(),
+                    false => None,
+                };
+                let _resume = inner.resumes.acquire().await.ok();
+                let base = Duration::from_millis(50);
+                let wait = backoff(base, Duration::from_secs(30), resumed.attempts);
+                tokio::time::sleep(wait).await;
+                one(&inner, session, start).await
             }
-            one(&inner, session, attempts > 0).await
         };
         let Some(outcome) = outcome else {
             // Who waits for a run waits for recovery, or for the other node, first.
@@ -370,7 +399,7 @@ async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
             inner.slots().remove(&session);
             return;
         };
-        attempts = 0;
+        start = Start::default();
         let mut slots = inner.slots();
         let Some(slot) = slots.get_mut(&session) else {
             return;
@@ -391,7 +420,7 @@ async fn drive(inner: Arc<Inner>, session: SessionId, attempts: u32) {
 }
 
 /// One claim and its execution. `None` while another claim stands, a dead one's included.
-async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> Option<RunOutcome> {
+async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<RunOutcome> {
     let nothing = RunOutcome {
         ran: false,
         terminal: None,
@@ -403,7 +432,7 @@ async fn one(inner: &Arc<Inner>, session: SessionId, resumed: bool) -> Option<Ru
         debug!("no new claim while renewals fail");
         return Some(nothing);
     }
-    let (execution, lost) = match inner.claim(session, resumed).await {
+    let (execution, lost) = match inner.claim(session, start).await {
         Ok(Taken::Here(execution, lost)) => (execution, lost),
         Ok(Taken::Nothing) => return Some(nothing),
         Ok(Taken::Elsewhere) => return None,
@@ -499,6 +528,9 @@ async fn renewals(inner: Arc<Inner>) {
     tokio::join!(watch, renew);
 }
 
+/// Outboxes that are emptied at once.
+const DELIVERIES: usize = 32;
+
 /// How many rows one look of the recovery loop takes.
 const SCAN: u32 = 1024;
 
@@ -512,12 +544,19 @@ async fn recoveries(inner: Arc<Inner>) {
                 for claim in &scan.expired {
                     recover(&inner, claim).await;
                 }
-                for session in scan.due {
-                    // One that is about to run here needs no bell.
-                    if !inner.slots().contains_key(&session) {
-                        inner.wake(session, Scope::All, None, 0);
+                for session in scan.timers {
+                    match inner.shared.commit(session, Write::Fire).await {
+                        Ok(committed) if committed.tail.is_runnable() => inner.start(session),
+                        Ok(_) => {}
+                        Err(error) => {
+                            warn!(%session, error = %crate::chain(&error), "a timer did not fire");
+                        }
                     }
                 }
+                for session in scan.due {
+                    inner.start(session);
+                }
+                inner.shared.owing(scan.owing);
                 marked(&inner).await;
             }
             Err(error) => warn!(error = %crate::chain(&error), "the scan failed"),
@@ -530,6 +569,30 @@ async fn recoveries(inner: Arc<Inner>) {
                 .mul_f64(rand::random_range(0.8..=1.0)),
         )
         .await;
+    }
+}
+
+/// Brings notices to the sessions that they are for.
+async fn deliveries(inner: Arc<Inner>) {
+    loop {
+        let owing = inner.shared.next_owing().await;
+        let each = owing.into_iter().map(|session| {
+            let inner = Arc::clone(&inner);
+            async move {
+                let effects = courier::deliver(&inner.shared, session).await;
+                for effect in effects {
+                    match effect {
+                        Effect::Woken(session, scope) => {
+                            inner.wake(session, scope, Start::default());
+                        }
+                        Effect::Stopped(session) => inner.interrupted(session),
+                    }
+                }
+            }
+        });
+        futures::stream::iter(each)
+            .for_each_concurrent(DELIVERIES, |delivery| delivery)
+            .await;
     }
 }
 
@@ -546,6 +609,16 @@ async fn marked(inner: &Arc<Inner>) {
         {
             slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
         }
+    }
+}
+
+/// Puts aside what cannot be recovered, if it is still as it was seen.
+async fn give_up(inner: &Arc<Inner>, session: SessionId, seen: Fence, rule: RuleBroken) {
+    let reason = format!("its recovery does not fit its log: {rule}");
+    warn!(%session, %reason, "quarantined");
+    let write = Write::Quarantine { seen, reason };
+    if let Err(error) = inner.shared.commit(session, write).await {
+        warn!(%session, error = %crate::chain(&error), "could not quarantine");
     }
 }
 
@@ -568,9 +641,16 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) {
                 return;
             };
             info!(session = %claim.session, execution = %claim.execution, ?outcome, "recovered");
-            if let Outcome::Resume { attempts } = outcome {
-                inner.wake(claim.session, Scope::All, None, attempts);
+            if let Outcome::Resume { attempts, suspect } = outcome {
+                let start = Start {
+                    by_itself: true,
+                    resumed: Some(Resumed { attempts, suspect }),
+                };
+                inner.wake(claim.session, Scope::All, start);
             }
+        }
+        Err(StoreError::Refused(Refused::Rule(rule))) => {
+            give_up(inner, claim.session, seen, rule).await
         }
         // Another node was first.
         Err(StoreError::Refused(Refused::ClaimChanged(_) | Refused::NotFound(_))) => {}

@@ -16,12 +16,13 @@ use crate::model::{Effect, Range};
 use crate::node::Shared;
 use crate::overlay::Overlay;
 use crate::plugin::{
-    Action, AgentView, Budget, Decision, Entry, Kind, ModelCall, PluginInfo, Plugins,
-    ProviderConfig, Segment, State, Summary, Tool, ToolSet, ToolView, View,
+    Action, AgentView, Budget, Child, Decision, Entry, Kind, ModelCall, PluginInfo, Plugins,
+    ProviderConfig, Segment, SpawnRefusal, State, Summary, Tool, ToolSet, ToolView, View,
 };
 use crate::project;
 use crate::tail::{Changes, Tail};
 use crate::transcript;
+use crate::wait;
 
 /// Model calls that may fail in a row before the turn does.
 const FAILED_CALLS: u32 = 3;
@@ -296,6 +297,7 @@ impl Judge<'_> {
                 data,
             }),
             hosted_once: false,
+            spawn_refused: None,
             decide_us: 0,
         });
         let ends = matches!(started.action, Action::Done | Action::Fail(_));
@@ -354,8 +356,11 @@ impl Judge<'_> {
                     started.provider = Some(provider);
                 }
             }
-            Action::Wait(_) => return Err("waits are not supported by this build".into()),
-            Action::Spawn(_) => return Err("child sessions are not supported by this build".into()),
+            Action::Wait(wait) => wait::check(session, &wait.until)?,
+            Action::Spawn(children) => {
+                let children = children.clone();
+                started.spawn_refused = self.spawn(&children)?;
+            }
         }
         started.decide_us = asked.elapsed().as_micros() as u64;
         let outcome = match &started.action {
@@ -400,6 +405,48 @@ impl Judge<'_> {
         }
         self.shown.extend(changes.items);
         Ok(())
+    }
+
+    /// The limit that these children would pass, if they do.
+    fn spawn(&self, children: &[Child]) -> Result<Option<SpawnRefusal>, String> {
+        let session = &self.tail.session;
+        if children.is_empty() {
+            return Err("it spawns no child".into());
+        }
+        let config = self.shared.config.get();
+        let mut keys = HashSet::new();
+        for child in children {
+            if child.key.is_empty() || !keys.insert(&child.key) {
+                return Err(format!(
+                    "child key {:?} is empty or stands twice",
+                    child.key
+                ));
+            }
+            if child.prompt.is_empty() {
+                return Err(format!("child {:?} gets no prompt", child.key));
+            }
+            let agent = child.agent.as_ref().unwrap_or(&session.agent);
+            if !config.agents.contains_key(agent) {
+                return Err(format!(
+                    "child {:?} is to be of agent {agent:?}, which is not configured",
+                    child.key
+                ));
+            }
+        }
+        let new = children
+            .iter()
+            .filter(|child| session.child(&child.key).is_none())
+            .count();
+        let limits = &self.basics.agent;
+        Ok(if new == 0 {
+            None
+        } else if session.depth() >= limits.max_depth {
+            Some(SpawnRefusal::TooDeep)
+        } else if session.children.len() + new > limits.max_children as usize {
+            Some(SpawnRefusal::TooMany)
+        } else {
+            None
+        })
     }
 
     fn tail_context(&self) -> Range {

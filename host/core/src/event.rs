@@ -6,14 +6,17 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::history::{Author, ChildResult, Ending, ModelRef, Signal};
+use crate::history::{Approval, Author, ChildResult, Ending, ItemBody, ModelRef, Signal};
 use crate::id::{
     Digest, EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq, SessionId,
 };
 use crate::model::{
     Effect, Failure, HostedResult, Media, Part, ProviderState, Range, ToolResult, Usage,
 };
-use crate::plugin::{Action, Answer, Budget, ProviderConfig, State, Trigger};
+use crate::outbox::Notice;
+use crate::plugin::{Action, Answer, Budget, ProviderConfig, SpawnRefusal, State, Trigger};
+use crate::policy::{HeldBack, Resume};
+use crate::tail::Scope;
 
 /// One immutable record of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,8 +107,18 @@ pub enum EventBody {
     /// An operator lets a quarantined or held back session go on.
     #[serde(rename = "session.released")]
     SessionReleased {},
+    /// It would have started by itself, and its policy says no.
+    #[serde(rename = "session.held")]
+    SessionHeld { reason: HeldBack },
+    /// From here on this store's own: its old origin's replay is not taken any more.
+    #[serde(rename = "session.adopted")]
+    SessionAdopted {},
+    /// Final: nothing of it runs ever again.
     #[serde(rename = "session.cancelled")]
     SessionCancelled {},
+    /// What another session was owed has arrived there.
+    #[serde(rename = "notice.delivered")]
+    NoticeDelivered { notice: Notice },
 
     #[serde(rename = "input.admitted")]
     InputAdmitted {
@@ -120,9 +133,16 @@ pub enum EventBody {
     /// The input enters the history here.
     #[serde(rename = "input.promoted")]
     InputPromoted { input: InputId },
+    /// Pending inputs got their intent to run (back).
+    #[serde(rename = "inputs.woken")]
+    InputsWoken { scope: Scope },
     /// A client asked to stop what runs. Clears the intent of what is pending.
     #[serde(rename = "interrupt.requested")]
-    InterruptRequested {},
+    InterruptRequested {
+        /// The parent's interrupt that this one follows from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<EventId>,
+    },
 
     #[serde(rename = "execution.started")]
     ExecutionStarted {
@@ -218,6 +238,25 @@ pub enum EventBody {
     /// A compaction came to nothing. The context is as it was.
     #[serde(rename = "context.kept")]
     ContextKept { step: Seq, failure: Failure },
+    /// An item of another session's history, where a fork begins.
+    #[serde(rename = "item.copied")]
+    ItemCopied { at: Millis, body: ItemBody },
+    /// The copy is whole. The live context begins behind this seq.
+    #[serde(rename = "history.forked")]
+    HistoryForked {
+        context_after: Seq,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<State>,
+    },
+    /// What stands behind a seq is hidden until the next input makes that final.
+    #[serde(rename = "history.reverted")]
+    HistoryReverted(Reverted),
+    /// A revert was taken back: all is shown again.
+    #[serde(rename = "revert.cleared")]
+    RevertCleared {},
+    /// What a revert hid is gone from the history; its events stay.
+    #[serde(rename = "revert.committed")]
+    RevertCommitted {},
     /// What recovery made of the step that a crash or a shutdown cut short.
     #[serde(rename = "step.recovered")]
     StepRecovered(StepRecovered),
@@ -232,7 +271,7 @@ pub enum EventBody {
 }
 
 /// How a session begins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionCreated {
     /// Name of the agent.
     pub agent: String,
@@ -241,6 +280,45 @@ pub struct SessionCreated {
     pub model: Option<ModelRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// What it may do by itself.
+    #[serde(default, skip_serializing_if = "Resume::is_default")]
+    pub resume: Resume,
+    /// The session that spawned it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The session whose history it begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
+}
+
+/// Where a fork comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forked {
+    pub session: SessionId,
+    /// The last seq of that session that was copied.
+    pub through: Seq,
+}
+
+/// A revert, with what goes back with the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reverted {
+    /// The last seq that stays.
+    pub through: Seq,
+    /// Where the live context began then.
+    pub context_after: Seq,
+    /// What a runner had stored by then, and with which step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<(Seq, State)>,
+}
+
+/// Where a child hangs in its tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub session: SessionId,
+    /// The parent's name for this child.
+    pub key: String,
+    /// 1 for the child of a session without parent.
+    pub depth: u32,
 }
 
 /// When an input enters the history.
@@ -261,7 +339,15 @@ pub enum InputContent {
         parts: Vec<Part>,
     },
     Signal(Signal),
+    /// The answer to a request for approval.
+    Approval(Approval),
+    /// The time of a wait has come.
+    Timer {
+        at: Millis,
+    },
     Child(ChildResult),
+    /// Asks for the context to be compacted.
+    Compact {},
     /// Changes the model that is asked from the next step on.
     Configure {
         model: ModelRef,
@@ -275,6 +361,9 @@ impl InputContent {
         match self {
             Self::Prompt { .. } => "prompt",
             Self::Signal(_) => "signal",
+            Self::Approval(_) => "approval",
+            Self::Timer { .. } => "timer",
+            Self::Compact {} => "compact",
             Self::Child(_) => "child",
             Self::Configure { .. } => "configure",
         }
@@ -283,7 +372,7 @@ impl InputContent {
     /// Controls act at a step boundary of their own: steers behind one wait for it.
     #[must_use]
     pub fn is_control(&self) -> bool {
-        matches!(self, Self::Configure { .. })
+        matches!(self, Self::Configure { .. } | Self::Compact {})
     }
 }
 
@@ -322,6 +411,9 @@ pub struct StepStarted {
     /// A hosted tool that acts once is offered: after a crash the request is not sent again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hosted_once: bool,
+    /// The children that it asks for would pass this limit, so none of them is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spawn_refused: Option<SpawnRefusal>,
     /// How long the runner took, in microseconds.
     pub decide_us: u64,
 }
@@ -514,11 +606,15 @@ pub const KINDS: &[&str] = &[
     "session.configured",
     "session.quarantined",
     "session.released",
+    "session.held",
+    "session.adopted",
     "session.cancelled",
+    "notice.delivered",
     "input.admitted",
     "input.cancelled",
     "input.redelivered",
     "input.promoted",
+    "inputs.woken",
     "interrupt.requested",
     "execution.started",
     "execution.succeeded",
@@ -539,6 +635,11 @@ pub const KINDS: &[&str] = &[
     "call.settled",
     "context.compacted",
     "context.kept",
+    "item.copied",
+    "history.forked",
+    "history.reverted",
+    "revert.cleared",
+    "revert.committed",
     "step.recovered",
     "recovery.recorded",
 ];

@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use futures::Stream;
 
+use crate::claim::Fence;
 use crate::commit::{Admission, Commit, Refused, Reply, Write};
 use crate::config::{Settings, SharedConfig};
 use crate::coordinator::{Coordinator, RunOutcome};
+use crate::edit;
 use crate::event::{Delivery, InputContent, Record, SessionCreated};
+use crate::history::Approval;
 use crate::id::{InputId, OwnerId, Seq, SessionId};
 use crate::live::{Hints, Hub, Live};
 use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
+use crate::replay::{Replay, Replayed};
 use crate::tail::{Scope, Status, Tail};
 
 /// The ports that a node stands on.
@@ -33,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) owner: OwnerId,
     pub(crate) hub: Hub,
+    pub(crate) owing: Owing,
     /// When a secret may be used again, by provider alias: one rate limit is everyone's.
     pub(crate) backoff: std::sync::Mutex<std::collections::HashMap<String, crate::id::Millis>>,
 }
@@ -54,9 +59,48 @@ impl Shared {
             .await?;
         if !committed.events.is_empty() {
             self.hub.committed(session, committed.tail.session.head);
+            self.noted(&committed.tail);
         }
         Ok(committed)
     }
+
+    /// Rings for the notices that a commit has put into the session's outbox.
+    pub(crate) fn noted(&self, tail: &Tail) {
+        if tail.session.is_owing() {
+            self.owing([tail.session.id]);
+        }
+    }
+
+    /// Rings for sessions that owe others a notice.
+    pub(crate) fn owing(&self, sessions: impl IntoIterator<Item = SessionId>) {
+        let mut owing = self
+            .owing
+            .sessions
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        owing.extend(sessions);
+        if !owing.is_empty() {
+            self.owing.bell.notify_one();
+        }
+    }
+
+    /// Waits for sessions that owe others a notice.
+    pub(crate) async fn next_owing(&self) -> Vec<SessionId> {
+        self.owing.bell.notified().await;
+        let mut owing = self
+            .owing
+            .sessions
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::take(&mut *owing).into_iter().collect()
+    }
+}
+
+/// Sessions whose outboxes are to be emptied. A bell that may be lost: the recovery loop rings again.
+#[derive(Default)]
+pub(crate) struct Owing {
+    sessions: std::sync::Mutex<std::collections::BTreeSet<SessionId>>,
+    bell: tokio::sync::Notify,
 }
 
 /// One start of one process.
@@ -88,6 +132,7 @@ impl Node {
             settings,
             owner: OwnerId::new(),
             hub: Hub::default(),
+            owing: Owing::default(),
             backoff: std::sync::Mutex::default(),
         });
         let coordinator = Coordinator::start(Arc::clone(&shared));
@@ -208,10 +253,43 @@ impl Node {
         Ok(())
     }
 
-    /// Stops what the session does. Durable when it returns; the cleanup may still go on. False if
-    /// nothing was running or open.
+    /// Stops what the session does, and the children that it waits for. Durable when it returns; the
+    /// cleanup may still go on. False if nothing was running or open.
     pub async fn interrupt(&self, session: SessionId) -> Result<bool, StoreError> {
-        let committed = self.shared.commit(session, Write::Interrupt).await?;
+        self.stop(session, false).await
+    }
+
+    /// Like [`Node::interrupt`]; pending steers, and a control that stands first, run afterwards.
+    pub async fn interrupt_and_continue(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.stop(session, true).await
+    }
+
+    async fn stop(&self, session: SessionId, and_continue: bool) -> Result<bool, StoreError> {
+        let write = Write::Interrupt {
+            cause: None,
+            and_continue,
+        };
+        let committed = self.shared.commit(session, write).await?;
+        self.coordinator.interrupted(session);
+        if and_continue && committed.tail.inputs.iter().any(|input| input.intent) {
+            self.coordinator.wake(session, Scope::Steers);
+        }
+        Ok(matches!(
+            committed.reply,
+            Reply::Interrupted { was_busy: true }
+        ))
+    }
+
+    /// Cancels the session and every session below it, for good. Durable for the session itself when
+    /// it returns, and certain for those below. False if nothing was running or open.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`].
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the mark may be there; the same call again changes nothing more.
+    pub async fn cancel(&self, session: SessionId) -> Result<bool, StoreError> {
+        let committed = self.shared.commit(session, Write::Cancel).await?;
         self.coordinator.interrupted(session);
         Ok(matches!(
             committed.reply,
@@ -219,7 +297,114 @@ impl Node {
         ))
     }
 
-    /// Lifts a quarantine, counts attempts anew, and wakes the session for all that is pending.
+    /// Answers a request for approval and wakes the session.
+    ///
+    /// # Errors
+    /// [`Refused::ApprovalNotFound`] if nobody asks under this key, [`Refused::ApprovalAnswered`] if
+    /// the opposite was answered already, [`Refused::Cancelled`].
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the answer may be admitted; the same answer again is the same.
+    pub async fn answer(&self, session: SessionId, answer: Approval) -> Result<(), StoreError> {
+        let committed = self.shared.commit(session, Write::Answer(answer)).await?;
+        if committed.tail.is_runnable() {
+            self.coordinator.wake(session, Scope::Steers);
+        }
+        Ok(())
+    }
+
+    /// Takes another store's events. Call it page by page, in the order of the seqs.
+    ///
+    /// # Errors
+    /// [`Refused::OtherOrigin`] where strict, [`Refused::Replay`] if nothing could be taken. A record
+    /// that cannot be taken behind others that were is named in the answer.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the page may be taken; the same page again is found held.
+    pub async fn replay(&self, session: SessionId, replay: Replay) -> Result<Replayed, StoreError> {
+        let committed = self.shared.commit(session, Write::Replay(replay)).await?;
+        let Reply::Replayed(replayed) = committed.reply else {
+            unreachable!("a replay is answered by how far it got")
+        };
+        Ok(replayed)
+    }
+
+    /// Makes an imported session this store's own and wakes it. Does nothing to any other.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`].
+    pub async fn adopt(&self, session: SessionId) -> Result<(), StoreError> {
+        let committed = self.shared.commit(session, Write::Adopt).await?;
+        if committed.tail.is_runnable() {
+            self.coordinator.wake(session, Scope::All);
+        }
+        Ok(())
+    }
+
+    /// Begins `fork` with a copy of what `source` holds through a seq (all, if `None`), moved back to a
+    /// settled place. The source is not changed. Gives the last seq that was copied.
+    ///
+    /// # Errors
+    /// [`Refused::NotFound`], [`Refused::NothingToFork`] if no message stands there,
+    /// [`Refused::SessionConflict`] if the id is another session's.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the fork may be there, whole; the same call again finds it.
+    pub async fn fork(
+        &self,
+        source: SessionId,
+        through: Option<Seq>,
+        fork: SessionId,
+    ) -> Result<Seq, StoreError> {
+        let tail = self.tail(source).await?;
+        let begun = edit::fork_of(&*self.shared.store, &tail, through).await?;
+        let through = begun.created.forked.map_or(0, |forked| forked.through);
+        self.shared.commit(fork, Write::Fork(begun)).await?;
+        Ok(through)
+    }
+
+    /// Hides what stands at and behind `before`, from a settled place on. Final with the next input;
+    /// until then [`Node::clear_revert`] shows it again. Gives the last seq that is shown.
+    ///
+    /// # Errors
+    /// [`Refused::Busy`] while the session runs or waits, [`Refused::NothingToRevert`].
+    pub async fn revert(&self, session: SessionId, before: Seq) -> Result<Seq, StoreError> {
+        let tail = self.tail(session).await?;
+        let revert = edit::revert_of(&*self.shared.store, &tail, before).await?;
+        let through = revert.through;
+        self.shared.commit(session, Write::Revert(revert)).await?;
+        Ok(through)
+    }
+
+    /// Shows again what a revert hides.
+    ///
+    /// # Errors
+    /// [`Refused::NotReverted`] if none does, or if an input has made it final.
+    pub async fn clear_revert(&self, session: SessionId) -> Result<(), StoreError> {
+        let write = Write::ClearRevert;
+        self.shared.commit(session, write).await.map(drop)
+    }
+
+    /// Takes a session from the node that runs it: its claim expires now, and recovery goes on with it
+    /// here or elsewhere. False if nobody has it.
+    pub async fn take_over(&self, session: SessionId) -> Result<bool, StoreError> {
+        let tail = self.tail(session).await?;
+        let Some(claim) = &tail.claim else {
+            return Ok(false);
+        };
+        let seen = Fence {
+            execution: claim.execution,
+            owner: claim.owner,
+        };
+        match self.shared.commit(session, Write::Expire { seen }).await {
+            Ok(_) => Ok(true),
+            // It ended meanwhile, or another has it already.
+            Err(StoreError::Refused(Refused::ClaimChanged(_))) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lifts a quarantine or a hold, counts attempts anew, and wakes the session for all that is pending.
     pub async fn resume(&self, session: SessionId) -> Result<(), StoreError> {
         let committed = self.shared.commit(session, Write::Release).await?;
         if committed.tail.is_runnable() {

@@ -84,6 +84,10 @@ pub struct Scan {
     pub expired: Vec<Claim>,
     /// Runnable sessions without a claim.
     pub due: Vec<SessionId>,
+    /// Sessions whose wait has a timer that is due.
+    pub timers: Vec<SessionId>,
+    /// Sessions that owe others a notice.
+    pub owing: Vec<SessionId>,
 }
 
 /// A session in a list.
@@ -174,7 +178,7 @@ pub trait Store: Send + Sync + 'static {
     /// claim lost at its next write.
     async fn delete(&self, session: SessionId) -> Result<bool, StoreError>;
 
-    /// Claims past expiry and runnable sessions, at most `limit` of each.
+    /// Claims past expiry, runnable sessions, due timers and full outboxes, at most `limit` of each.
     async fn scan(&self, limit: u32) -> Result<Scan, StoreError>;
 
     /// Renews the claims of these executions, in one statement, to `lease_ms` from now. Gives those

@@ -2,15 +2,18 @@
 //! a rebuild from the log gives the same rows.
 
 use crate::claim::Claim;
-use crate::event::{Event, EventBody, author_of};
+use crate::event::{Delivery, Event, EventBody, InputContent, TurnOutcome, author_of};
 use crate::history::{Assistant, Author, Compaction, Ending, Item, ItemBody, Recovered};
 use crate::id::{Millis, Seq, SessionId};
 use crate::model::{Content, FinishReason, Part, ToolOutcome, ToolResult};
-use crate::plugin::{Action, Trigger};
+use crate::outbox::{self, Child, Ended, Notice};
+use crate::plugin::{Action, Condition, SpawnRefusal, Trigger, WaitEnd};
+use crate::policy::HeldBack;
 use crate::tail::{
-    Call, CallStatus, Changes, Execution, Input, InputStatus, Session, Step, StepRow, Tail, Totals,
-    Turn,
+    Call, CallStatus, Changes, Execution, Input, InputStatus, Scope, Session, Step, StepRow, Tail,
+    Totals, Turn,
 };
+use crate::wait::{self, Arrived};
 
 /// An event that cannot follow what stands before it. Where a host wrote it, a bug; where it was
 /// imported, a damaged log.
@@ -37,7 +40,18 @@ pub fn begin(event: &Event) -> Option<Tail> {
             head: event.seq,
             created_at: event.at,
             updated_at: event.at,
+            active_at: event.at,
+            resume: created.resume,
+            held: None,
+            execution: None,
             turn: None,
+            wait: None,
+            arrived: Arrived::default(),
+            parent: created.parent.clone(),
+            reported: false,
+            children: Vec::new(),
+            outbox: Vec::new(),
+            followed: None,
             last_turn: None,
             step: None,
             trigger: Trigger::TurnStarted,
@@ -50,6 +64,10 @@ pub fn begin(event: &Event) -> Option<Tail> {
             attempts: 0,
             quarantined: None,
             cancelled: false,
+            origin: None,
+            interrupting: false,
+            revert: None,
+            forked: created.forked,
             foreign: None,
         },
         claim: None,
@@ -73,7 +91,26 @@ pub fn project(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<
     }
     tail.session.head = event.seq;
     tail.session.updated_at = tail.session.updated_at.max(event.at);
+    if is_active(event) {
+        tail.session.active_at = tail.session.updated_at;
+    }
     apply(tail, event, changes).map_err(broken)
+}
+
+/// Whether a client or an execution wrote it, and not the host on its own.
+fn is_active(event: &Event) -> bool {
+    event.execution.is_some()
+        || !(event.recovery.is_some()
+            || matches!(
+                &event.body,
+                EventBody::SessionHeld { .. }
+                    | EventBody::SessionQuarantined { .. }
+                    | EventBody::NoticeDelivered { .. }
+                    | EventBody::InputAdmitted {
+                        content: InputContent::Timer { .. } | InputContent::Child(_),
+                        ..
+                    }
+            ))
 }
 
 fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), String> {
@@ -85,12 +122,45 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         EventBody::SessionQuarantined { reason } => {
             tail.session.quarantined = Some(reason.clone());
             clear_intents(tail, changes);
+            report(tail, Ended::Quarantined(reason.clone()));
+        }
+        EventBody::SessionHeld { reason } => {
+            tail.session.held = Some(*reason);
+            if *reason == HeldBack::Never {
+                clear_intents(tail, changes);
+            }
         }
         EventBody::SessionReleased {} => {
             tail.session.quarantined = None;
+            tail.session.held = None;
             tail.session.attempts = 0;
         }
-        EventBody::SessionCancelled {} => tail.session.cancelled = true,
+        EventBody::SessionAdopted {} => {
+            if let Some(origin) = &mut tail.session.origin {
+                origin.adopted = true;
+            }
+        }
+        EventBody::SessionCancelled {} => {
+            tail.session.cancelled = true;
+            tail.session.interrupting = tail.session.execution.is_some();
+            clear_intents(tail, changes);
+            if let Some(claim) = &mut tail.claim {
+                claim.interrupt = true;
+            }
+            cancel_children(tail);
+            report(tail, Ended::Cancelled);
+        }
+        EventBody::NoticeDelivered { notice } => {
+            let outbox = &mut tail.session.outbox;
+            let at = outbox.iter().position(|owed| owed == notice);
+            outbox.remove(at.ok_or("nothing like it is owed")?);
+        }
+        EventBody::InputsWoken { scope } => {
+            for pending in woken(&mut tail.inputs, *scope) {
+                pending.intent = true;
+                changes.inputs.push(pending.clone());
+            }
+        }
 
         EventBody::InputAdmitted {
             input,
@@ -104,9 +174,24 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 at,
                 delivery: *delivery,
                 status: InputStatus::Pending,
-                intent: tail.may_run().is_ok(),
+                // By the log alone: an imported session's rows are those of its origin.
+                intent: !tail.session.cancelled
+                    && tail.session.quarantined.is_none()
+                    && tail.session.held.is_none(),
                 content: content.clone(),
             };
+            if let InputContent::Approval(approval) = content {
+                let asked = tail.session.arrived.approvals.get_mut(&approval.key);
+                let asked = asked.ok_or("nobody asked for this approval")?;
+                if asked.answer.is_some() {
+                    return Err("it is answered already".into());
+                }
+                asked.request = None;
+                asked.answer = Some(approval.clone());
+            }
+            if let (InputContent::Timer { .. }, Some(wait)) = (content, &mut tail.session.wait) {
+                wait.wake_at = None;
+            }
             changes.inputs.push(input.clone());
             tail.inputs.push(input);
         }
@@ -128,42 +213,55 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             input.intent = false;
             let control = input.content.is_control();
             let body = match &input.content {
-                crate::event::InputContent::Prompt { parts } => Some(ItemBody::User(parts.clone())),
-                crate::event::InputContent::Signal(signal) => {
-                    Some(ItemBody::Signal(signal.clone()))
-                }
-                crate::event::InputContent::Child(child) => Some(ItemBody::Child(child.clone())),
-                crate::event::InputContent::Configure { model } => {
+                InputContent::Prompt { parts } => Some(ItemBody::User(parts.clone())),
+                InputContent::Signal(signal) => Some(ItemBody::Signal(signal.clone())),
+                InputContent::Approval(approval) => Some(ItemBody::Approval(approval.clone())),
+                InputContent::Timer { .. } => Some(ItemBody::Timer),
+                InputContent::Child(child) => Some(ItemBody::Child(child.clone())),
+                InputContent::Configure { model } => {
                     tail.session.model = Some(model.clone());
                     None
                 }
+                InputContent::Compact {} => None,
             };
+            let wait_ended = wait::arrive(&mut tail.session, &input.content);
+            let compacts = matches!(input.content, InputContent::Compact {});
             changes.items.extend(body.map(item));
             changes.inputs.push(input);
             if let Some(turn) = &mut tail.session.turn {
                 turn.steps_left = turn.steps;
                 // A runner that would stop here has to hear that there is something new.
                 let stopping = matches!(&tail.session.trigger, Trigger::ModelFinished(reason) if *reason != FinishReason::ToolCalls);
-                if stopping && !control {
+                if let Some(end) = wait_ended {
+                    tail.session.trigger = Trigger::WaitEnded(end);
+                } else if compacts {
+                    tail.session.trigger = Trigger::Other("compact".into());
+                } else if stopping && !control {
                     tail.session.trigger = Trigger::Other("steered".into());
                 }
             }
         }
-        EventBody::InterruptRequested {} => {
+        EventBody::InterruptRequested { cause } => {
             clear_intents(tail, changes);
+            tail.session.followed = cause.or(tail.session.followed);
+            tail.session.interrupting = tail.session.execution.is_some();
+            interrupt_children(tail, event.id);
             if let Some(claim) = &mut tail.claim {
                 claim.interrupt = true;
             }
         }
 
-        EventBody::ExecutionStarted { execution, owner } => changes.executions.push(Execution {
-            id: *execution,
-            session: id,
-            owner: *owner,
-            started: seq,
-            ended: None,
-            terminal: None,
-        }),
+        EventBody::ExecutionStarted { execution, owner } => {
+            tail.session.execution = Some(*execution);
+            changes.executions.push(Execution {
+                id: *execution,
+                session: id,
+                owner: *owner,
+                started: seq,
+                ended: None,
+                terminal: None,
+            });
+        }
         EventBody::ExecutionSucceeded { execution }
         | EventBody::ExecutionFailed { execution, .. }
         | EventBody::ExecutionInterrupted { execution, .. }
@@ -178,6 +276,10 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     return Err(format!("execution {execution} has its terminal already"));
                 }
                 claim.ended = true;
+            }
+            if tail.session.execution == Some(*execution) {
+                tail.session.execution = None;
+                tail.session.interrupting = false;
             }
             changes.executions.push(Execution {
                 id: *execution,
@@ -215,7 +317,17 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             if let Some((step, call)) = tail.session.open_calls.first() {
                 return Err(format!("call {} of step {step} has no answer", call.id));
             }
+            tail.session.wait = None;
+            // Nobody waits for these answers any more.
+            let approvals = &mut tail.session.arrived.approvals;
+            approvals.retain(|_, asked| asked.answer.is_some());
             tail.session.last_turn = Some(outcome.clone());
+            match outcome {
+                TurnOutcome::Done => report(tail, Ended::Done(seq)),
+                TurnOutcome::Failed { error } => report(tail, Ended::Failed(error.clone())),
+                // It goes on with the next prompt.
+                TurnOutcome::Interrupted => {}
+            }
             if let Some(decided) = decided {
                 tail.session.seen = seq;
                 if let Some(state) = &decided.state {
@@ -313,6 +425,13 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             tail.session.step = Some(seq);
             changes.calls.extend(step.calls.iter().cloned());
             tail.step = Some(step);
+            match &started.action {
+                Action::Wait(wait) => begin_wait(tail, seq, at, &wait.until, changes),
+                Action::Spawn(children) => {
+                    spawn(tail, seq, at, children, started.spawn_refused, changes);
+                }
+                _ => {}
+            }
         }
         EventBody::ContextCompacted {
             step,
@@ -332,6 +451,34 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             open_step(tail, *step)?;
             tail.session.trigger = Trigger::CompactionFailed(failure.clone());
             close_step(tail, *step, at, changes);
+        }
+        EventBody::ItemCopied { at, body } => changes.items.push(Item {
+            seq,
+            at: *at,
+            body: body.clone(),
+        }),
+        EventBody::HistoryForked {
+            context_after,
+            state,
+        } => {
+            tail.session.context_after = *context_after;
+            tail.session.state = state.clone().map(|state| (seq, state));
+            tail.session.seen = seq;
+        }
+        EventBody::HistoryReverted(revert) => {
+            if tail.session.turn.is_some() {
+                return Err("a turn is open".into());
+            }
+            tail.session.revert = Some(revert.clone());
+        }
+        EventBody::RevertCleared {} => {
+            tail.session.revert.take().ok_or("nothing is reverted")?;
+        }
+        EventBody::RevertCommitted {} => {
+            let revert = tail.session.revert.take().ok_or("nothing is reverted")?;
+            tail.session.context_after = revert.context_after;
+            tail.session.state = revert.state;
+            changes.drop_items(revert.through);
         }
         EventBody::StepOutput { step, .. }
         | EventBody::RetryScheduled { step, .. }
@@ -618,6 +765,125 @@ fn close_step(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {
     if let Some(turn) = &mut tail.session.turn {
         turn.settled_steps += 1;
     }
+}
+
+fn begin_wait(tail: &mut Tail, seq: Seq, at: Millis, until: &[Condition], changes: &mut Changes) {
+    let end: Option<WaitEnd> = wait::begin(&mut tail.session, seq, at, until);
+    match (end, &mut tail.claim) {
+        (Some(end), _) => tail.session.trigger = Trigger::WaitEnded(end),
+        (None, Some(claim)) => claim.phase = crate::claim::Phase::Safe,
+        (None, None) => {}
+    }
+    close_step(tail, seq, at, changes);
+}
+
+fn spawn(
+    tail: &mut Tail,
+    seq: Seq,
+    at: Millis,
+    children: &[crate::plugin::Child],
+    refused: Option<SpawnRefusal>,
+    changes: &mut Changes,
+) {
+    tail.session.trigger = match refused {
+        Some(limit) => Trigger::SpawnRefused(limit),
+        None => Trigger::Spawned,
+    };
+    for child in children.iter().filter(|_| refused.is_none()) {
+        // The same key never makes two children.
+        if tail.session.child(&child.key).is_some() {
+            continue;
+        }
+        let session = outbox::child_session(tail.session.id, &child.key);
+        let parent = parent_of(tail, &child.key);
+        tail.session.children.push(Child {
+            key: child.key.clone(),
+            session,
+            ended: false,
+        });
+        tail.session.outbox.push(Notice::Spawn {
+            child: session,
+            agent: child
+                .agent
+                .clone()
+                .unwrap_or_else(|| tail.session.agent.clone()),
+            parent,
+            prompt: child.prompt.clone(),
+        });
+    }
+    close_step(tail, seq, at, changes);
+}
+
+fn parent_of(tail: &Tail, key: &str) -> crate::event::Parent {
+    crate::event::Parent {
+        session: tail.session.id,
+        key: key.into(),
+        depth: tail.session.depth() + 1,
+    }
+}
+
+/// The parent learns once how a child ended.
+fn report(tail: &mut Tail, ended: Ended) {
+    if let Some(parent) = tail
+        .session
+        .parent
+        .clone()
+        .filter(|_| !tail.session.reported)
+    {
+        tail.session.reported = true;
+        tail.session.outbox.push(Notice::Report { parent, ended });
+    }
+}
+
+/// A cancelled session's children go with it, those included that are not made yet.
+fn cancel_children(tail: &mut Tail) {
+    tail.session
+        .outbox
+        .retain(|notice| matches!(notice, Notice::Report { .. }));
+    let notices: Vec<Notice> = tail
+        .session
+        .children
+        .iter()
+        .map(|child| Notice::Cancel {
+            child: child.session,
+            parent: parent_of(tail, &child.key),
+        })
+        .collect();
+    tail.session.outbox.extend(notices);
+}
+
+/// Those that the session waits for stop with it; others run on.
+fn interrupt_children(tail: &mut Tail, cause: crate::id::EventId) {
+    let session = &mut tail.session;
+    let until = session.wait.iter().flat_map(|wait| &wait.until);
+    let keys: Vec<&String> = until
+        .filter_map(|condition| match condition {
+            Condition::Children(keys) => Some(keys),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let waited = session
+        .children
+        .iter()
+        .filter(|child| !child.ended && keys.contains(&&child.key));
+    let notices: Vec<Notice> = waited
+        .map(|child| Notice::Interrupt {
+            child: child.session,
+            cause,
+        })
+        .collect();
+    session.outbox.extend(notices);
+}
+
+/// The pending inputs that a wake of this scope gives an intent that they do not have.
+pub(crate) fn woken(inputs: &mut [Input], scope: Scope) -> impl Iterator<Item = &mut Input> {
+    // A control that stands first acts before the steers behind it.
+    let mut first = true;
+    inputs.iter_mut().filter(move |input| {
+        let leads = std::mem::take(&mut first) && input.content.is_control();
+        !input.intent && (scope == Scope::All || input.delivery == Delivery::Steer || leads)
+    })
 }
 
 fn clear_intents(tail: &mut Tail, changes: &mut Changes) {

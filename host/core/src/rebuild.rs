@@ -26,6 +26,9 @@ pub struct Rows {
 impl Rows {
     /// Merges what one commit, or one event, changed.
     pub fn take(&mut self, changes: Changes) {
+        if let Some(through) = changes.drop_items_after {
+            self.items.retain(|(seq, _), _| *seq <= through);
+        }
         let mut last = (0, 0);
         for item in changes.items {
             last = if last.0 == item.seq {

@@ -5,8 +5,9 @@
 use crate::claim::{Claim, Phase};
 use crate::event::{EventBody, InterruptReason, StepRecovered, Timing, TurnOutcome};
 use crate::history::Ending;
-use crate::id::RecoveryId;
+use crate::id::{ExecutionId, Millis, OwnerId, RecoveryId};
 use crate::model::{Effect, Part, ToolOutcome, ToolResult};
+use crate::policy::HeldBack;
 use crate::tail::{Call, CallStatus, Step, Tail};
 
 /// What a recovery writes.
@@ -24,13 +25,19 @@ pub enum Outcome {
     /// It is to be woken, after `attempts` crashes in a row.
     Resume {
         attempts: u32,
+        /// It crashed a run that recovery had started: it runs alone.
+        suspect: bool,
     },
+    /// Its policy leaves going on to a person.
+    Held(HeldBack),
     Quarantined {
         reason: String,
     },
 }
 
 /// Settles an expired claim.
+///
+/// `now` is the store's clock, by which the session's policy counts its age.
 ///
 /// | phase | what is written |
 /// |---|---|
@@ -42,10 +49,15 @@ pub enum Outcome {
 /// A claim whose execution has its terminal (a shutdown's) gets no second one, and no attempt is
 /// counted.
 #[must_use]
-pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32) -> Plan {
+pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan {
     let execution = claim.execution;
     let mut events = Vec::new();
     let terminal = |reason| EventBody::ExecutionInterrupted { execution, reason };
+    let reason = if claim.superseded {
+        InterruptReason::Superseded
+    } else {
+        InterruptReason::Crash
+    };
     let record = |attempts| EventBody::RecoveryRecorded {
         recovery: RecoveryId::derived(execution.0, "recovery"),
         execution,
@@ -57,25 +69,26 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32) -> Plan {
         if !claim.ended {
             events.push(if claim.interrupt {
                 terminal(InterruptReason::User)
+            } else if tail.session.wait.is_some() {
+                EventBody::ExecutionSuspended { execution }
             } else {
                 EventBody::ExecutionSucceeded { execution }
             });
         }
         events.push(record(tail.session.attempts));
-        let outcome = if tail.is_runnable() {
-            Outcome::Resume {
-                attempts: tail.session.attempts,
-            }
-        } else {
-            Outcome::Released
-        };
-        return Plan { events, outcome };
+        if !tail.is_runnable() {
+            return Plan {
+                events,
+                outcome: Outcome::Released,
+            };
+        }
+        return resume(tail, events, tail.session.attempts, false, now);
     }
 
     if claim.interrupt || tail.session.cancelled {
         events.extend(close_turn(tail, TurnOutcome::Interrupted));
         if !claim.ended {
-            events.push(terminal(InterruptReason::Crash));
+            events.push(terminal(reason));
         }
         events.push(record(0));
         return Plan {
@@ -87,13 +100,10 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32) -> Plan {
     if let Some(step) = &tail.step {
         events.extend(verdicts(step, execution));
     }
-    let attempts = if claim.ended {
-        tail.session.attempts
-    } else {
-        tail.session.attempts + 1
-    };
+    let crashed = !claim.ended && !claim.superseded;
+    let attempts = tail.session.attempts + u32::from(crashed);
     if !claim.ended {
-        events.push(terminal(InterruptReason::Crash));
+        events.push(terminal(reason));
     }
     // A verdict settles something, but it is recovery's and not the run's: it resets nothing.
     events.push(record(attempts));
@@ -108,10 +118,77 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32) -> Plan {
             outcome: Outcome::Quarantined { reason },
         };
     }
-    Plan {
-        events,
-        outcome: Outcome::Resume { attempts },
+    resume(tail, events, attempts, crashed && claim.resumed, now)
+}
+
+/// Goes on, where the session's policy lets it do so by itself.
+fn resume(
+    tail: &Tail,
+    mut events: Vec<EventBody>,
+    attempts: u32,
+    suspect: bool,
+    now: Millis,
+) -> Plan {
+    let outcome = match tail.session.resume.holds(&tail.session, now) {
+        Some(reason) => {
+            events.push(EventBody::SessionHeld { reason });
+            Outcome::Held(reason)
+        }
+        None => Outcome::Resume { attempts, suspect },
+    };
+    Plan { events, outcome }
+}
+
+/// What an adopted session's open execution or step is settled with, and the claim that its origin may
+/// have held. `None` if nothing is open.
+#[must_use]
+pub fn adopt(tail: &Tail, now: Millis) -> Option<(Claim, Vec<EventBody>)> {
+    let session = &tail.session;
+    if session.execution.is_none() && tail.step.is_none() {
+        return None;
     }
+    let claim = Claim {
+        session: session.id,
+        execution: session
+            .execution
+            .unwrap_or_else(|| ExecutionId::derived(session.id.0, "adopted")),
+        owner: OwnerId(uuid::Uuid::nil()),
+        expires_at: now,
+        phase: crate::claim::phase(tail, Phase::Continue),
+        step: session.step,
+        interrupt: session.interrupting,
+        ended: session.execution.is_none(),
+        resumed: false,
+        superseded: true,
+    };
+    let mut events = plan(tail, &claim, u32::MAX, now).events;
+    // A person asks for it: nothing starts by itself.
+    events.retain(|event| !matches!(event, EventBody::SessionHeld { .. }));
+    Some((claim, events))
+}
+
+/// What is written for an expired claim whose plan does not fit the log: the session is put aside as
+/// it is, for a person to look at.
+#[must_use]
+pub fn give_up(tail: &Tail, claim: &Claim, reason: &str) -> Vec<EventBody> {
+    let execution = claim.execution;
+    let mut events = Vec::new();
+    if !claim.ended {
+        events.push(EventBody::ExecutionInterrupted {
+            execution,
+            reason: InterruptReason::Crash,
+        });
+    }
+    events.push(EventBody::RecoveryRecorded {
+        recovery: RecoveryId::derived(execution.0, "recovery"),
+        execution,
+        phase: claim.phase,
+        attempts: tail.session.attempts,
+    });
+    events.push(EventBody::SessionQuarantined {
+        reason: reason.into(),
+    });
+    events
 }
 
 /// The verdicts on a step that a crash cut short.

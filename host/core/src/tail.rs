@@ -4,11 +4,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
-use crate::event::{Delivery, Event, EventBody, InputContent, Piece, StepStarted};
+use crate::event::{
+    Delivery, Event, EventBody, Forked, InputContent, Parent, Piece, Reverted, StepStarted,
+};
 use crate::history::{Ending, Item, ModelRef};
-use crate::id::{ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
+use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use crate::model::{Content, Effect, ToolCall, Usage};
+use crate::outbox::{Child, Notice};
 use crate::plugin::{Action, State, Trigger};
+use crate::policy::{HeldBack, Resume};
+use crate::wait::{Arrived, Waiting};
 
 /// A session's live end.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +39,40 @@ pub struct Session {
     pub created_at: Millis,
     /// Time of the newest event.
     pub updated_at: Millis,
+    /// When a client or an execution last wrote.
+    #[serde(default)]
+    pub active_at: Millis,
+    /// What it may do by itself.
+    #[serde(default, skip_serializing_if = "Resume::is_default")]
+    pub resume: Resume,
+    /// Held back by that policy until an operator resumes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldBack>,
+    /// The execution that has begun and not ended, by the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
     #[serde(default)]
     pub turn: Option<Turn>,
+    /// The wait of the open turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Waiting>,
+    /// What waits can end with.
+    #[serde(default, skip_serializing_if = "Arrived::is_empty")]
+    pub arrived: Arrived,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The parent was told how this session ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reported: bool,
+    /// In the order of their making.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Child>,
+    /// What other sessions are still to learn, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outbox: Vec<Notice>,
+    /// The parent's interrupt that was followed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub followed: Option<EventId>,
     /// How the last turn ended.
     #[serde(default)]
     pub last_turn: Option<crate::event::TurnOutcome>,
@@ -66,9 +103,28 @@ pub struct Session {
     pub quarantined: Option<String>,
     #[serde(default)]
     pub cancelled: bool,
+    /// The store that it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// An interrupt or cancel of the open execution stands in the log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupting: bool,
+    /// A revert that the next input makes final. Items behind it are not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revert: Option<Reverted>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
     /// An event type or version that this build does not know stands in the log.
     #[serde(default)]
     pub foreign: Option<String>,
+}
+
+/// Where an imported session comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    pub name: String,
+    /// It is this store's own by now.
+    pub adopted: bool,
 }
 
 /// An open turn.
@@ -218,6 +274,29 @@ pub struct Changes {
     pub steps: Vec<StepRow>,
     pub calls: Vec<Call>,
     pub executions: Vec<Execution>,
+    /// Stored items behind this seq are gone. Those in `items` came after that.
+    pub drop_items_after: Option<Seq>,
+}
+
+impl Changes {
+    /// Adds what later events of the same commit change.
+    pub(crate) fn extend(&mut self, later: Self) {
+        if let Some(through) = later.drop_items_after {
+            self.drop_items(through);
+        }
+        self.items.extend(later.items);
+        self.inputs.extend(later.inputs);
+        self.steps.extend(later.steps);
+        self.calls.extend(later.calls);
+        self.executions.extend(later.executions);
+    }
+
+    /// Takes away the items behind `through`, those of this commit included.
+    pub(crate) fn drop_items(&mut self, through: Seq) {
+        self.items.retain(|item| item.seq <= through);
+        let dropped = self.drop_items_after.unwrap_or(Seq::MAX);
+        self.drop_items_after = Some(dropped.min(through));
+    }
 }
 
 /// Which pending inputs a wake is for.
@@ -238,6 +317,12 @@ pub enum Status {
     Running,
     /// Its claim has expired and awaits recovery.
     Recovering,
+    /// A copy of another store's session, not adopted.
+    Imported,
+    /// Its turn is parked until something arrives.
+    Waiting,
+    /// It would go on by itself, and its policy leaves that to a person.
+    Held,
     Quarantined,
     Cancelled,
 }
@@ -462,6 +547,48 @@ impl Step {
     }
 }
 
+impl Session {
+    /// The child of this key.
+    #[must_use]
+    pub fn child(&self, key: &str) -> Option<&Child> {
+        self.children.iter().find(|child| child.key == key)
+    }
+
+    /// When its wait's timer is due. An imported session's fires where it comes from.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Millis> {
+        let wait = self.wait.as_ref().filter(|_| self.imported().is_none());
+        wait.and_then(|wait| wait.wake_at)
+    }
+
+    /// Whether other sessions are to learn something from this store.
+    #[must_use]
+    pub fn is_owing(&self) -> bool {
+        !self.outbox.is_empty() && self.imported().is_none()
+    }
+
+    /// The origin of a session that is not this store's own.
+    #[must_use]
+    pub fn imported(&self) -> Option<&str> {
+        let origin = self.origin.as_ref().filter(|origin| !origin.adopted);
+        origin.map(|origin| origin.name.as_str())
+    }
+
+    /// The last seq of the history that is shown.
+    #[must_use]
+    pub fn shown_through(&self) -> Seq {
+        self.revert
+            .as_ref()
+            .map_or(self.head, |revert| revert.through)
+    }
+
+    /// How deep it hangs in its tree; 0 at the root.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.parent.as_ref().map_or(0, |parent| parent.depth)
+    }
+}
+
 impl Tail {
     /// Puts the tail together from rows and, where a step is open, the events from that step on.
     ///
@@ -506,8 +633,16 @@ impl Tail {
     /// of due sessions, the claim and the terminal share.
     #[must_use]
     pub fn is_runnable(&self) -> bool {
-        self.may_run().is_ok()
-            && (self.session.turn.is_some() || self.inputs.iter().any(|input| input.intent))
+        let intended = |input: &Input| input.intent;
+        let work = match (&self.session.turn, &self.session.wait) {
+            (Some(_), None) => true,
+            (Some(_), Some(_)) => self
+                .inputs
+                .iter()
+                .any(|input| input.intent && input.delivery == Delivery::Steer),
+            (None, _) => self.inputs.iter().any(intended),
+        };
+        self.may_run().is_ok() && work
     }
 
     /// Whether an execution may start at all.
@@ -518,11 +653,17 @@ impl Tail {
         if self.session.cancelled {
             return Err(NotRunnable::Cancelled);
         }
+        if let Some(origin) = self.session.imported() {
+            return Err(NotRunnable::Imported(origin.into()));
+        }
         if let Some(kind) = &self.session.foreign {
             return Err(NotRunnable::Foreign(kind.clone()));
         }
         if let Some(reason) = &self.session.quarantined {
             return Err(NotRunnable::Quarantined(reason.clone()));
+        }
+        if let Some(reason) = self.session.held {
+            return Err(NotRunnable::Held(reason));
         }
         Ok(())
     }
@@ -550,6 +691,10 @@ impl Tail {
     /// What to promote when the session would go idle: steers first, else one queued input.
     #[must_use]
     pub fn due_next(&self) -> Vec<&Input> {
+        let first = self.inputs.iter().find(|input| input.intent);
+        if let Some(control) = first.filter(|input| input.content.is_control()) {
+            return vec![control];
+        }
         let steers = self.due_steers();
         if !steers.is_empty() {
             return steers;
@@ -574,9 +719,12 @@ pub fn status(session: &Session, claim: Option<&Claim>, runnable: bool, now: Mil
     match claim {
         Some(claim) if claim.expires_at > now => Status::Running,
         Some(_) => Status::Recovering,
+        None if session.imported().is_some() => Status::Imported,
         None if session.cancelled => Status::Cancelled,
         None if session.quarantined.is_some() => Status::Quarantined,
+        None if session.held.is_some() => Status::Held,
         None if runnable => Status::Due,
+        None if session.wait.is_some() => Status::Waiting,
         None => Status::Idle,
     }
 }
@@ -592,6 +740,12 @@ pub enum NotRunnable {
     Foreign(String),
     #[error("the session is quarantined: {0}; look at its log, then resume it")]
     Quarantined(String),
+    #[error(
+        "the session was imported from {0:?} and belongs there; adopt it to go on with it here"
+    )]
+    Imported(String),
+    #[error("the session is held back: {0}; look at it, then resume it")]
+    Held(HeldBack),
     #[error("nothing is pending and no turn is open")]
     NothingToDo,
 }

@@ -16,7 +16,7 @@ use crate::commit::{Append, Commit, End, Refused, Write};
 use crate::coordinator::{Stop, Terminal, backoff};
 use crate::decision;
 use crate::effect::Effect;
-use crate::event::{Event, EventBody, EventDraft, InterruptReason, TurnOutcome};
+use crate::event::{Event, EventBody, EventDraft, InputContent, InterruptReason, TurnOutcome};
 use crate::id::{ExecutionId, Millis, SessionId};
 use crate::node::Shared;
 use crate::port::StoreError;
@@ -87,6 +87,7 @@ impl Execution {
         let halt = loop {
             match self.advance().await {
                 Ok(false) => {}
+                Ok(true) if self.tail.session.wait.is_some() => return Terminal::Suspended,
                 Ok(true) => return Terminal::Succeeded,
                 Err(halt) => break halt,
             }
@@ -111,15 +112,19 @@ impl Execution {
         let at = self.shared.clock.wall();
         let (here, _) = self.preview(&[], at)?;
         let open = here.session.turn.is_some();
+        let waiting = here.session.wait.is_some();
         let due = if open {
             here.due_steers()
         } else {
             here.due_next()
         };
-        if !open && due.is_empty() {
-            return self.finish(at).await;
+        if due.is_empty() && (!open || waiting) {
+            return self.finish(waiting, at).await;
         }
-        let control = due.iter().any(|input| input.content.is_control());
+        // A control acts alone: what comes behind it meets it done. A compaction is the runner's.
+        let control = due.iter().any(|input| {
+            input.content.is_control() && !matches!(input.content, InputContent::Compact {})
+        });
         let mut promotions: Vec<EventDraft> = Vec::new();
         if !open && !control {
             let config = self.shared.config.get();
@@ -133,8 +138,8 @@ impl Execution {
             due.iter()
                 .map(|input| EventDraft::new(EventBody::InputPromoted { input: input.id })),
         );
-        if control {
-            // It acts alone; what comes behind it meets it done.
+        if control || (waiting && self.preview(&promotions, at)?.0.session.wait.is_some()) {
+            // Nothing that the runner is to be asked about.
             self.boundary(promotions, at).await?;
             return Ok(false);
         }
@@ -189,7 +194,9 @@ impl Execution {
         let (after, _) = self.preview(&events, at)?;
         let end = match failure {
             Some(error) => Some(End::Failed { error }),
-            None if after.session.turn.is_none() && !after.is_runnable() => Some(End::Succeeded),
+            None if after.is_runnable() => None,
+            None if after.session.wait.is_some() => Some(End::Suspended),
+            None if after.session.turn.is_none() => Some(End::Succeeded),
             None => None,
         };
         let ends = end.clone();
@@ -252,7 +259,12 @@ impl Execution {
         Ok(())
     }
 
-    async fn finish(&mut self, at: Millis) -> Result<bool, Halt> {
+    async fn finish(&mut self, waiting: bool, at: Millis) -> Result<bool, Halt> {
+        let end = if waiting {
+            End::Suspended
+        } else {
+            End::Succeeded
+        };
         match self
             .commit(
                 Vec::new(),
@@ -260,7 +272,7 @@ impl Execution {
                 Kind {
                     begins: true,
                     exact: false,
-                    end: Some(End::Succeeded),
+                    end: Some(end),
                 },
             )
             .await
@@ -295,6 +307,8 @@ impl Execution {
             )
         } else if here.session.turn.is_none() && !here.is_runnable() {
             (Vec::new(), End::Succeeded)
+        } else if here.session.wait.is_some() && !here.is_runnable() {
+            (Vec::new(), End::Suspended)
         } else {
             (
                 Vec::new(),
@@ -305,6 +319,7 @@ impl Execution {
         };
         let terminal = match &end {
             End::Interrupted { reason } => Terminal::Interrupted(*reason),
+            End::Suspended => Terminal::Suspended,
             _ => Terminal::Succeeded,
         };
         let events = events.into_iter().map(EventDraft::new).collect();
@@ -448,6 +463,7 @@ impl Execution {
                     self.shared
                         .hub
                         .committed(self.session, committed.tail.session.head);
+                    self.shared.noted(&committed.tail);
                     self.tail = committed.tail;
                     return Ok(());
                 }

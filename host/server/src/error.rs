@@ -54,10 +54,16 @@ kinds! {
     SessionNotFound NOT_FOUND "session-not-found" "There is no such session";
     InputNotFound NOT_FOUND "input-not-found" "There is no such input";
     PluginNotFound NOT_FOUND "plugin-not-found" "There is no such plugin";
+    ApprovalNotFound NOT_FOUND "approval-not-found" "Nobody asks for this approval";
     NoMethod METHOD_NOT_ALLOWED "method-not-allowed" "The resource has no such method";
     Conflict CONFLICT "conflict" "The id is held by something else";
     Busy CONFLICT "busy" "The session is busy";
     InputSettled CONFLICT "input-settled" "The input can no longer be changed";
+    ApprovalAnswered CONFLICT "approval-answered" "The request was answered already";
+    NothingThere CONFLICT "nothing-there" "There is nothing to do it to";
+    Imported CONFLICT "session-imported" "The session belongs to another store";
+    Held CONFLICT "session-held" "The session is held back";
+    Diverged CONFLICT "diverged" "The events do not fit those that are held";
     Cancelled CONFLICT "session-cancelled" "The session was cancelled";
     Quarantined CONFLICT "session-quarantined" "The session is quarantined";
     Foreign CONFLICT "session-foreign" "The session was written by a newer build";
@@ -176,6 +182,29 @@ impl From<Refused> for Problem {
             Refused::NotRunnable(NotRunnable::Foreign(_)) => {
                 (Kind::Foreign, "It can be read here.")
             }
+            Refused::NotRunnable(NotRunnable::Held(_)) => {
+                (Kind::Held, "POST to its `resume` to let it go on.")
+            }
+            Refused::NotRunnable(NotRunnable::Imported(_)) | Refused::OtherOrigin { .. } => (
+                Kind::Imported,
+                "POST to its `adopt` to make it this store's own, or choose another session.",
+            ),
+            Refused::Replay(_) => (
+                Kind::Diverged,
+                "Import a log that begins where this one ends.",
+            ),
+            Refused::ApprovalNotFound { .. } => (
+                Kind::ApprovalNotFound,
+                "List what is asked with GET `approvals` of the session.",
+            ),
+            Refused::ApprovalAnswered { .. } => {
+                (Kind::ApprovalAnswered, "The first answer stands.")
+            }
+            Refused::Busy(_) => (Kind::Busy, "POST to its `interrupt` and try again."),
+            Refused::NothingToRevert(_) | Refused::NotReverted(_) | Refused::NothingToFork(_) => (
+                Kind::NothingThere,
+                "Look at its messages with GET `messages`.",
+            ),
             Refused::NotRunnable(NotRunnable::NothingToDo) => {
                 (Kind::Busy, "Send it a prompt first.")
             }

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use mainstay_core::claim::{Claim, Phase};
 use mainstay_core::coordinator::{RunOutcome, Terminal};
-use mainstay_core::event::{Delivery, InterruptReason, TurnOutcome};
+use mainstay_core::event::{Delivery, Forked, InterruptReason, Parent, TurnOutcome};
 use mainstay_core::history::ModelRef;
 use mainstay_core::id::{Digest, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Part;
+use mainstay_core::outbox::Child;
 use mainstay_core::plugin::{Kind, PluginInfo};
+use mainstay_core::policy::Resume;
 use mainstay_core::port::Listed;
 use mainstay_core::tail::{self, Status, Tail, Totals};
+use mainstay_core::wait::Waiting;
 use serde::{Deserialize, Serialize};
 
 /// A page of a list. The cursors are opaque; a `null` one says that there is nothing that way.
@@ -42,6 +45,27 @@ pub struct Session {
     pub updated_at: Millis,
     /// A turn is open.
     pub turn_open: bool,
+    /// What its turn is parked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Waiting>,
+    /// Requests for approval that nobody has answered.
+    #[serde(default)]
+    pub open_approvals: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Child>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<Forked>,
+    /// The store that it was imported from, while it is not adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<String>,
+    /// The last seq that is shown, where a revert hides the rest until the next input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverted_to: Option<Seq>,
+    /// What it may do by itself.
+    #[serde(default)]
+    pub resume: Resume,
     #[serde(default)]
     pub last_turn: Option<TurnOutcome>,
     pub pending_inputs: u64,
@@ -132,6 +156,19 @@ impl Session {
             created_at: session.created_at,
             updated_at: session.updated_at,
             turn_open: session.turn.is_some(),
+            wait: session.wait.clone(),
+            open_approvals: session
+                .arrived
+                .approvals
+                .values()
+                .filter(|asked| asked.answer.is_none())
+                .count() as u64,
+            parent: session.parent.clone(),
+            children: session.children.clone(),
+            forked: session.forked,
+            imported_from: session.imported().map(str::to_owned),
+            reverted_to: session.revert.as_ref().map(|revert| revert.through),
+            resume: session.resume,
             last_turn: session.last_turn.clone(),
             pending_inputs: pending,
             attempts: session.attempts,
@@ -186,9 +223,12 @@ pub struct NewSession {
     pub model: Option<ModelName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The agent's policy if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Resume>,
 }
 
-/// An input for a session: one of `text`, `parts` and `configure`.
+/// An input for a session: one of `text`, `parts`, `signal`, `configure` and `compact`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewInput {
@@ -202,9 +242,114 @@ pub struct NewInput {
     /// A control: the model from the next step on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configure: Option<Configure>,
-    /// `queue` if left out; `steer` for a control.
+    /// Something from outside under a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<NewSignal>,
+    /// A control: the context is compacted at the next step boundary.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub compact: bool,
+    /// For a prompt `queue` if left out, for everything else `steer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
+}
+
+/// A signal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewSignal {
+    pub name: String,
+    /// Any JSON; `null` if left out.
+    #[serde(default)]
+    pub data: serde_json::Value,
+}
+
+/// How to interrupt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewInterrupt {
+    /// Pending steers, and a control that stands first, run afterwards.
+    #[serde(rename = "continue")]
+    pub and_continue: bool,
+}
+
+/// A request for approval, and its answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Approval {
+    /// The runner's name for it, unique in the session.
+    pub key: String,
+    /// Seq of the step that asked.
+    pub step: Seq,
+    pub at: Millis,
+    /// Left out once it is answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<String>,
+    /// `null` while nobody has answered.
+    pub approved: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Approval {
+    /// The requests of a session, in the order of their asking.
+    #[must_use]
+    pub fn all(tail: &Tail) -> Vec<Self> {
+        let asked = &tail.session.arrived.approvals;
+        let mut approvals: Vec<Self> = asked
+            .iter()
+            .map(|(key, asked)| Self {
+                key: key.clone(),
+                step: asked.step,
+                at: asked.at,
+                question: asked
+                    .request
+                    .as_ref()
+                    .map(|request| request.question.clone()),
+                details: asked
+                    .request
+                    .as_ref()
+                    .and_then(|request| request.details.clone()),
+                approved: asked.answer.as_ref().map(|answer| answer.approved),
+                reason: asked
+                    .answer
+                    .as_ref()
+                    .and_then(|answer| answer.reason.clone()),
+            })
+            .collect();
+        approvals.sort_by_key(|approval| approval.step);
+        approvals
+    }
+}
+
+/// Answers a request for approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewAnswer {
+    pub approved: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Begins a session with another's history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewFork {
+    /// Chosen by the caller, so that a retry forks nothing twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<SessionId>,
+    /// The last seq to copy; all that is settled if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub through: Option<Seq>,
+}
+
+/// Hides the end of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRevert {
+    /// Seq of the first item that is to go.
+    pub before: Seq,
 }
 
 /// What a `configure` control changes.
@@ -263,6 +408,8 @@ pub struct Ran {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
     Succeeded,
+    /// The turn waits for something.
+    Suspended,
     Failed {
         error: String,
     },
@@ -277,6 +424,7 @@ impl From<RunOutcome> for Ran {
     fn from(outcome: RunOutcome) -> Self {
         let terminal = outcome.terminal.map(|terminal| match terminal {
             Terminal::Succeeded => Outcome::Succeeded,
+            Terminal::Suspended => Outcome::Suspended,
             Terminal::Failed(error) => Outcome::Failed { error },
             Terminal::Interrupted(reason) => Outcome::Interrupted { reason },
             Terminal::Lost => Outcome::Lost,

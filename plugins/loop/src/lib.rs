@@ -5,6 +5,7 @@
 //!   — is told to the model once, in a note.
 //! - When the context has grown long, its older part is replaced by a summary that the model writes: early
 //!   where the model's limit is known, else when the server refuses the transcript, once per turn.
+//!   A client may ask for that too (`other("compact")`); a turn that has no other purpose ends with it.
 //! - A failed model call fails the turn in the provider's words.
 
 use mainstay_guest::runner::{
@@ -87,6 +88,10 @@ enum Cause {
     Early,
     /// The server refused it.
     Overflow,
+    /// A client asked for it, where the model had something to answer.
+    Asked,
+    /// A client asked for it, and nothing else is to be done.
+    Alone,
 }
 
 impl Runner for Loop {
@@ -161,17 +166,32 @@ fn next(view: &View<'_>, options: &Options, state: &mut State, news: &News) -> D
             | FinishReason::Other(_) => Decision::done(),
         },
         Trigger::ModelFailed(failure) => model_failed(view, options, state, failure),
-        Trigger::Compacted => {
-            state.compacting = None;
-            call(view, options)
-        }
+        Trigger::Compacted => match state.compacting.take() {
+            Some(Cause::Alone) if !news.any() => Decision::done(),
+            _ => call(view, options),
+        },
         Trigger::CompactionFailed(failure) => match state.compacting.take() {
             // It would have been better and was not needed.
-            Some(Cause::Early) => call(view, options),
+            Some(Cause::Early | Cause::Asked) => call(view, options),
+            Some(Cause::Alone) => Decision::fail(format!(
+                "the conversation could not be summarised and is as it was: {}",
+                failure.message
+            )),
             Some(Cause::Overflow) | None => Decision::fail(format!(
                 "the conversation is too long for the model and could not be summarised: {}",
                 failure.message
             )),
+        },
+        Trigger::Other(reason) if reason == "compact" => match compact(view, options) {
+            Some(decision) => {
+                state.compacting = Some(match news.any() {
+                    true => Cause::Asked,
+                    false => Cause::Alone,
+                });
+                decision
+            }
+            None if news.any() => call(view, options),
+            None => Decision::done(),
         },
         // This runner asks for none of these; another one may have, before it was exchanged.
         Trigger::Recovered

@@ -232,3 +232,54 @@ fn calls_of_another_runner_are_answered() {
         other => panic!("{other:?}"),
     }
 }
+
+/// What `fresh_items` holds here is the whole history, so a lone answer at its end counts as answered.
+#[test]
+fn a_compaction_that_a_client_asks_for_ends_its_own_turn() {
+    let mut history = MemoryHistory::new();
+    history.user(&"long ".repeat(100));
+    history.push(answer(
+        vec![Content::Text("short".to_owned())],
+        FinishReason::Stop,
+    ));
+    let mut view = history.view(Trigger::Other("compact".to_owned()));
+    let step = testing::decide::<Loop>(&view).unwrap();
+    assert!(matches!(step.action, Action::Compact(_)));
+    view.state = testing::stored::<Loop>(&step);
+    view.trigger = Trigger::Compacted;
+    assert_eq!(decide(&view).action, Action::Done);
+    view.trigger = Trigger::CompactionFailed(Failure::new(FailureClass::Server, "busy"));
+    match decide(&view).action {
+        Action::Fail(error) => assert!(error.contains("busy"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_compaction_between_two_steps_goes_on_with_the_question() {
+    let mut history = MemoryHistory::new();
+    history.user(&"long ".repeat(100));
+    history.push(answer(
+        vec![Content::ToolCall(tool_call("1", "t", "{}"))],
+        FinishReason::ToolCalls,
+    ));
+    history.push(result("1", ToolOutcome::Succeeded, "42"));
+    let mut view = history.view(Trigger::Other("compact".to_owned()));
+    let step = testing::decide::<Loop>(&view).unwrap();
+    assert!(matches!(step.action, Action::Compact(_)));
+    view.state = testing::stored::<Loop>(&step);
+    for trigger in [
+        Trigger::Compacted,
+        Trigger::CompactionFailed(Failure::new(FailureClass::Server, "busy")),
+    ] {
+        view.trigger = trigger;
+        asks(&decide(&view));
+    }
+}
+
+#[test]
+fn nothing_to_compact_is_nothing_to_do() {
+    let history = MemoryHistory::new();
+    let view = history.view(Trigger::Other("compact".to_owned()));
+    assert_eq!(decide(&view).action, Action::Done);
+}

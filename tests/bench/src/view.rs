@@ -112,8 +112,7 @@ async fn fill(store: &Arc<dyn Store>, session: SessionId, items: u64) -> Seq {
     };
     commit(Write::Create(SessionCreated {
         agent: "agent".to_owned(),
-        model: None,
-        title: None,
+        ..SessionCreated::default()
     }))
     .await;
     let fence = Fence {
@@ -126,6 +125,7 @@ async fn fill(store: &Arc<dyn Store>, session: SessionId, items: u64) -> Seq {
         lease_ms: LEASE_MS,
         forced: Some(10),
         resumed: false,
+        by_itself: false,
     })
     .await;
     let mut left = items;

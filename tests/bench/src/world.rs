@@ -90,8 +90,7 @@ impl World {
         let session = SessionId::new();
         let created = SessionCreated {
             agent: turn.agent().to_owned(),
-            model: None,
-            title: None,
+            ..SessionCreated::default()
         };
         let existed = self.node.create(session, created).await;
         assert!(!existed.expect("a session"), "its id is new");

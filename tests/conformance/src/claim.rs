@@ -30,6 +30,7 @@ pub async fn claim_1(h: Harness) {
         interrupt: false,
         ended: false,
         resumed: false,
+        superseded: false,
     };
     assert_eq!(done.reply, Reply::Claimed(expected.clone()));
     assert_eq!(done.events.len(), 1);

@@ -219,6 +219,7 @@ impl Plan {
             agent: "test".into(),
             model: None,
             title,
+            ..Default::default()
         })
     }
 
@@ -245,7 +246,10 @@ impl Plan {
                 },
             },
             7 => Write::Release,
-            8 if self.one_in(3) => Write::Interrupt,
+            8 if self.one_in(3) => Write::Interrupt {
+                cause: None,
+                and_continue: false,
+            },
             9 => Write::Expire { seen: self.fence() },
             10 => Write::Recover {
                 seen: holder.unwrap_or_else(|| self.fence()),
@@ -304,6 +308,7 @@ impl Plan {
             lease_ms: 20_000,
             forced,
             resumed: self.one_in(2),
+            by_itself: self.one_in(3),
         }
     }
 

@@ -236,7 +236,7 @@ pub async fn inbox_16(h: Harness) {
 pub async fn interrupt_clears_what_is_pending_then(h: Harness) {
     let (session, fence) = h.turn().await;
     let before = h.prompt(session, Delivery::Queue).await;
-    let done = h.ok(build::commit(session, Write::Interrupt)).await;
+    let done = h.ok(build::interrupt(session)).await;
     assert_eq!(done.reply, Reply::Interrupted { was_busy: true });
     let steer = h.prompt(session, Delivery::Steer).await;
     let intents = async || -> Vec<(InputId, bool)> {

@@ -32,7 +32,10 @@ pub async fn recov_1(h: Harness) {
     let done = h.crash(session, fence).await;
     assert_eq!(
         done.reply,
-        Reply::Recovered(Outcome::Resume { attempts: 1 })
+        Reply::Recovered(Outcome::Resume {
+            attempts: 1,
+            suspect: false
+        })
     );
     let dump = h.dump(session).await;
     assert_eq!(dump.items.len(), 1);

@@ -265,7 +265,10 @@ pub async fn plugins_and_blobs_are_kept(h: Harness) {
     );
     h.ok(build::commit(
         session,
-        mainstay_core::commit::Write::Interrupt,
+        mainstay_core::commit::Write::Interrupt {
+            cause: None,
+            and_continue: false,
+        },
     ))
     .await;
     h.crash(session, fence).await;

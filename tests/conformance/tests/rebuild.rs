@@ -196,7 +196,7 @@ async fn the_rest(h: &Harness) {
         },
     ))
     .await;
-    h.ok(build::commit(session, Write::Interrupt)).await;
+    h.ok(build::interrupt(session)).await;
     h.ok(build::append(session, fence, [build::turn_ended()]))
         .await;
     let reason = InterruptReason::User;
@@ -304,7 +304,7 @@ async fn store_12_rows_that_are_lost_come_back_from_the_log_as_they_were() {
         .commit(Commit {
             session: all[0],
             at: build::AT,
-            write: Write::Interrupt,
+            write: build::interrupt(all[0]).write,
         })
         .await;
     done.unwrap();

@@ -26,6 +26,8 @@ pub fn script(seed: u64) -> Script {
                 Agent::Busy,
                 Agent::Busy,
                 Agent::Few,
+                Agent::Patient,
+                Agent::Parent,
             ]
             .choose(&mut rng)
             .expect("not empty")
@@ -37,6 +39,8 @@ pub fn script(seed: u64) -> Script {
         nodes,
         sessions: sessions.len(),
         inputs: Vec::new(),
+        forks: 0,
+        signals: SIGNALS,
         rng,
     };
     let mut actions: Vec<Timed> = Vec::new();
@@ -83,14 +87,20 @@ pub fn script(seed: u64) -> Script {
     }
 }
 
+/// Signals have numbers behind this one, prompts before it.
+const SIGNALS: u32 = 500_000;
+
 /// Kinds of [`Maker::action`].
-const KINDS: usize = 16;
+const KINDS: usize = 22;
 
 struct Maker {
     nodes: usize,
     sessions: usize,
     /// The session of each input.
     inputs: Vec<usize>,
+    forks: usize,
+    /// The number of the last signal.
+    signals: u32,
     rng: StdRng,
 }
 
@@ -214,13 +224,44 @@ impl Maker {
                     .expect("not empty"),
             },
             13 | 14 => self.fault(node),
+            15 => {
+                self.signals += 1;
+                Action::Signal {
+                    input: self.signals,
+                    session,
+                    node,
+                }
+            }
+            16 => Action::Approve {
+                session,
+                node,
+                approved: self.rng.random_bool(0.5),
+            },
+            17 => Action::Cancel { session, node },
+            18 => Action::TakeOver { session, node },
+            19 => {
+                self.forks += 1;
+                Action::Fork {
+                    session,
+                    node,
+                    fork: self.forks,
+                }
+            }
+            20 => match self.rng.random_range(0..3) {
+                0 => Action::ClearRevert { session, node },
+                _ => Action::Revert {
+                    session,
+                    node,
+                    events: self.rng.random_range(1..30),
+                },
+            },
             _ => {
                 if self.rng.random_bool(0.3) {
                     Action::Resume { session, node }
                 } else {
                     Action::Clock {
                         node,
-                        by_ms: self.rng.random_range(-3_600_000..3_600_000),
+                        by_ms: self.rng.random_range(-60_000..60_000),
                     }
                 }
             }

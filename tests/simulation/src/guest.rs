@@ -14,10 +14,11 @@ use mainstay_core::model::{
     ToolCall, ToolChoice, ToolDefinition, text_of,
 };
 use mainstay_core::plugin::{
-    Action, Answer as Reply, BodyStream, CallError, CallRequest, Compact, Decision, Decoder,
-    EgressError, Entry, Exchange, GuestError, HostedTool, HttpAnswer, HttpRequest, Kind,
-    LocalEvent, ModelCall, ModelEvent, ModelRequest, Output, PluginInfo, Plugins, ProviderConfig,
-    ResponseHead, Segment, Summary, Tool, ToolSet, Trigger, View, Workspace,
+    Action, Answer as Reply, ApprovalRequest, BodyStream, CallError, CallRequest, Child, Compact,
+    Condition, Decision, Decoder, EgressError, Entry, Exchange, GuestError, HostedTool, HttpAnswer,
+    HttpRequest, Kind, LocalEvent, ModelCall, ModelEvent, ModelRequest, Output, PluginInfo,
+    Plugins, ProviderConfig, ResponseHead, Segment, Summary, Tool, ToolSet, Trigger, View, Wait,
+    Workspace,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ use crate::sim::Sim;
 
 /// The limit of time of a guest's call, in ms.
 const LIMIT_MS: u64 = 12_000;
+
+/// The number of all prompts of children.
+const CHILD_PROMPT: u32 = 2_000_000;
 
 /// Items after which the busy runner compacts.
 const MANY_ITEMS: u64 = 14;
@@ -44,14 +48,18 @@ struct Prompt {
 /// A prompt that carries a plan.
 #[must_use]
 pub fn prompt(number: u32, plan: &[Answer]) -> InputContent {
+    InputContent::Prompt {
+        parts: words(number, plan),
+    }
+}
+
+fn words(number: u32, plan: &[Answer]) -> Vec<Part> {
     let prompt = Prompt {
         number,
         plan: plan.to_vec(),
     };
     let text = serde_json::to_string(&prompt).expect("a plan is plain data");
-    InputContent::Prompt {
-        parts: vec![Part::Text(text)],
-    }
+    vec![Part::Text(text)]
 }
 
 /// What the guests of all processes did, as the world outside knows it.
@@ -343,8 +351,86 @@ async fn busy(view: &View) -> Result<Decision, GuestError> {
     })
 }
 
+/// What the patient runner asks for.
+pub const APPROVAL: &str = "may-i";
+
+/// What the patient runner waits for.
+pub const SIGNAL: &str = "go";
+
+/// The runner that waits once in each turn. Its state says whether it has.
+fn patient(view: &View) -> Decision {
+    let waited = view.state.as_ref().is_some_and(|state| state.data == [1]);
+    let (action, waited) = match &view.trigger {
+        Trigger::TurnStarted => (ask(view, false), false),
+        Trigger::ModelFinished(FinishReason::Stop | FinishReason::Length) if !waited => {
+            let until = vec![
+                Condition::Time(view.now + 3_000),
+                Condition::Signal(SIGNAL.into()),
+                Condition::Approval(ApprovalRequest {
+                    key: APPROVAL.into(),
+                    question: "may I go on?".into(),
+                    details: None,
+                }),
+            ];
+            (Action::Wait(Wait { until }), true)
+        }
+        _ => (plain(view).action, waited),
+    };
+    Decision {
+        entries: Vec::new(),
+        action,
+        state: Some(vec![u8::from(waited)]),
+    }
+}
+
+/// The runner that gives its work to two children in each of its first turns, and waits for them. Its
+/// state counts those turns.
+fn parent(view: &View) -> Decision {
+    let turns = view
+        .state
+        .as_ref()
+        .and_then(|state| state.data.first().copied())
+        .unwrap_or(0);
+    let key = |turn: u8, child: usize| format!("child-{turn}-{child}");
+    let (action, turns) = match &view.trigger {
+        Trigger::TurnStarted if turns < 2 => {
+            let agents = [["plain", "patient"], ["busy", "parent"]];
+            let agents = agents[usize::from(turns)];
+            let plan = [Answer::Call {
+                calls: vec![Call {
+                    tool: crate::script::Tool::Act,
+                    how: How::Slow(400),
+                }],
+                pause_ms: 0,
+            }];
+            let children = agents.iter().enumerate().map(|(n, agent)| Child {
+                key: key(turns, n),
+                agent: Some((*agent).into()),
+                prompt: words(CHILD_PROMPT, &plan),
+            });
+            (Action::Spawn(children.collect()), turns + 1)
+        }
+        Trigger::Spawned => {
+            let turn = turns.saturating_sub(1);
+            let mut until = vec![Condition::Children(vec![key(turn, 0), key(turn, 1)])];
+            if turn == 1 {
+                until.push(Condition::Time(view.now + 1_500));
+            }
+            (Action::Wait(Wait { until }), turns)
+        }
+        _ => (plain(view).action, turns),
+    };
+    Decision {
+        entries: Vec::new(),
+        action,
+        state: Some(vec![turns]),
+    }
+}
+
 fn info(digest: &str) -> Option<Arc<PluginInfo>> {
     let (kind, name) = match digest {
+        "patient-digest" => (Kind::Runner, "patient"),
+        "parent-digest" => (Kind::Runner, "parent"),
         "plain-digest" => (Kind::Runner, "plain"),
         "busy-digest" => (Kind::Runner, "busy"),
         "provider-digest" => (Kind::Provider, "simulated-provider"),
@@ -426,10 +512,11 @@ impl Plugins for Guests {
                 if let Some(Fault::RunnerSlow(ms)) = fault {
                     tokio::time::sleep(Duration::from_millis(ms)).await;
                 }
-                if digest == "busy-digest" {
-                    busy(&view).await?
-                } else {
-                    plain(&view)
+                match digest {
+                    "busy-digest" => busy(&view).await?,
+                    "patient-digest" => patient(&view),
+                    "parent-digest" => parent(&view),
+                    _ => plain(&view),
                 }
             }
         };

@@ -11,7 +11,7 @@ use mainstay_core::model::Effect;
 use mainstay_core::plugin::Action;
 use mainstay_core::port::Dump;
 use mainstay_core::rebuild::{Rebuild, rebuild};
-use mainstay_core::tail::{Input, Tail};
+use mainstay_core::tail::Tail;
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ const RULES: [Rule; 9] = named![
     a_call_has_one_result_and_none_before_it,
     an_input_is_pending_or_promoted_once_or_cancelled,
     a_once_effect_starts_once,
-    nothing_begins_after_an_interrupt,
+    nothing_begins_after_an_interrupt_or_cancel,
     rows_follow_from_the_log,
 ];
 
@@ -58,6 +58,7 @@ pub struct Log {
     ended: HashSet<ExecutionId>,
     /// What runs was told to stop.
     interrupted: bool,
+    cancelled: bool,
     calls: Calls,
     inputs: HashMap<InputId, &'static str>,
     once: HashSet<(Seq, String)>,
@@ -127,11 +128,7 @@ impl Log {
         };
         differ("session", &rebuilt.tail.session, &tail.session)?;
         differ("open step", &rebuilt.tail.step, &tail.step)?;
-        differ(
-            "pending inputs",
-            &aimless(&rebuilt.tail.inputs),
-            &aimless(&tail.inputs),
-        )
+        differ("pending inputs", &rebuilt.tail.inputs, &tail.inputs)
     }
 }
 
@@ -165,15 +162,6 @@ pub fn judge(dump: &Dump) -> Result<(), Broken> {
     all_rows_follow_from_the_log(dump).map_err(at("rows_follow_from_the_log"))
 }
 
-/// Wakes set intents, and no event tells of that.
-fn aimless(inputs: &[Input]) -> Vec<Input> {
-    let aimless = |input: &Input| Input {
-        intent: false,
-        ..input.clone()
-    };
-    inputs.iter().map(aimless).collect()
-}
-
 fn differ<T: PartialEq + std::fmt::Debug>(what: &str, log: &T, row: &T) -> Found {
     if log == row {
         Ok(())
@@ -188,7 +176,7 @@ fn all_rows_follow_from_the_log(dump: &Dump) -> Found {
     let rebuilt = rebuild(&dump.events)?;
     differ("session", &rebuilt.session, &dump.session)?;
     differ("items", &rebuilt.items, &dump.items)?;
-    differ("inputs", &aimless(&rebuilt.inputs), &aimless(&dump.inputs))?;
+    differ("inputs", &rebuilt.inputs, &dump.inputs)?;
     differ("steps", &rebuilt.steps, &dump.steps)?;
     differ("calls", &rebuilt.calls, &dump.calls)?;
     differ("executions", &rebuilt.executions, &dump.executions)
@@ -336,9 +324,23 @@ fn a_once_effect_starts_once(log: &mut Log, event: &Event) -> Found {
     Ok(())
 }
 
-fn nothing_begins_after_an_interrupt(log: &mut Log, event: &Event) -> Found {
+fn nothing_begins_after_an_interrupt_or_cancel(log: &mut Log, event: &Event) -> Found {
     match &event.body {
-        EventBody::InterruptRequested {} => log.interrupted = log.live.is_some(),
+        EventBody::SessionCancelled {} => {
+            log.cancelled = true;
+            log.interrupted = log.live.is_some();
+        }
+        EventBody::InterruptRequested { .. } => log.interrupted = log.live.is_some(),
+        EventBody::ExecutionStarted { .. }
+        | EventBody::InputAdmitted { .. }
+        | EventBody::InputPromoted { .. }
+        | EventBody::TurnStarted { .. }
+        | EventBody::StepStarted(_)
+        | EventBody::CallStarted { .. }
+            if log.cancelled =>
+        {
+            return Err("its session is cancelled".into());
+        }
         EventBody::InputPromoted { .. }
         | EventBody::TurnStarted { .. }
         | EventBody::StepStarted(_)

@@ -310,7 +310,10 @@ fn every_event_is_written_by_right(
             if let Some(claim) = claim {
                 return Err(format!("claimed over {claim:?}"));
             }
-            if Some(*owner) != own || event.execution != Some(*execution) {
+            // It may be held back instead.
+            let held = matches!(event.body, EventBody::SessionHeld { .. });
+            let writer_is = event.execution.or(held.then_some(*execution));
+            if Some(*owner) != own || writer_is != Some(*execution) {
                 return Err(format!("{writer} claims for another"));
             }
         }
@@ -328,7 +331,7 @@ fn every_event_is_written_by_right(
                 ));
             }
         }
-        Write::Recover { seen, .. } => {
+        Write::Recover { seen, .. } | Write::Quarantine { seen, .. } => {
             let dead = claim.is_some_and(|claim| {
                 claim.execution == seen.execution
                     && claim.owner == seen.owner

@@ -12,12 +12,13 @@ use mainstay_core::commit::Refused;
 use mainstay_core::config::{
     Agent as AgentConfig, Config, Provider, Settings, SharedConfig, Toolbox,
 };
-use mainstay_core::event::{Delivery, Event, SessionCreated, TurnOutcome};
+use mainstay_core::event::{Delivery, Event, InputContent, SessionCreated, TurnOutcome};
+use mainstay_core::history::{Approval, Signal};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::node::{Followed, Node, Ports};
 use mainstay_core::plugin::ExchangeTimeouts;
 use mainstay_core::port::{Store, StoreError};
-use mainstay_core::tail::{InputStatus, Scope};
+use mainstay_core::tail::{Scope, Tail};
 use mainstay_test_support::MemoryStore;
 use mainstay_test_support::delegate::Delegating;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::broken::{BrokenStore, Defect};
-use crate::guest::{Guests, Outside, prompt};
+use crate::guest::{APPROVAL, Guests, Outside, SIGNAL, prompt};
 use crate::invariant::{self, Broken};
 use crate::judge::{Judge, Writer};
 use crate::link::Link;
@@ -81,7 +82,7 @@ pub async fn play(script: Script, defect: Option<Defect>) -> Outcome {
         ended = play.run() => ended,
     };
     let _ = std::panic::take_hook();
-    play.outcome(ended.err()).await
+    play.outcome(ended.err())
 }
 
 /// One run under way.
@@ -137,6 +138,10 @@ fn session_id(n: usize) -> SessionId {
     SessionId(named("session", n))
 }
 
+fn fork_id(n: usize) -> SessionId {
+    SessionId(named("fork", n))
+}
+
 fn input_id(n: u32) -> InputId {
     InputId(named("input", n as usize))
 }
@@ -187,8 +192,7 @@ impl Play {
         for (n, session) in self.sessions() {
             let created = SessionCreated {
                 agent: agent_name(self.script.sessions[n]).into(),
-                model: None,
-                title: None,
+                ..SessionCreated::default()
             };
             let create = move |node: Arc<Node>| {
                 let created = created.clone();
@@ -205,26 +209,31 @@ impl Play {
         self.settle("the script").await?;
         self.idle_sessions_have_no_intents().await?;
 
-        for (_, session) in self.sessions() {
+        for session in self.usable().await {
             let wake = move |node: Arc<Node>| async move {
-                node.resume(session).await?;
-                node.wake(session, Scope::All).await
+                if node.tail(session).await?.session.quarantined.is_some() {
+                    node.resume(session).await
+                } else {
+                    node.wake(session, Scope::All).await
+                }
             };
             self.ask(0, wake)
                 .await?
-                .map_err(|refused| broken("a_resume_is_answered", refused.to_string()))?;
+                .map_err(|refused| broken("a_wake_is_answered", refused.to_string()))?;
         }
         self.settle("the wake of all that was left").await?;
         self.nothing_admitted_is_left_behind().await?;
 
-        for (n, session) in self.sessions() {
-            self.prompt(LAST_PROMPT + n as u32, session, n, Delivery::Queue, &[])
+        for (n, session) in self.usable().await.into_iter().enumerate() {
+            let (number, place) = (LAST_PROMPT + n as u32, n);
+            self.prompt(number, session, place, Delivery::Queue, &[])
                 .await?;
         }
         self.settle("the last prompt").await?;
         self.every_follower_has_met_every_event_once().await?;
         self.all_that_is_stored_is_sound().await?;
         self.every_session_still_answers().await?;
+        self.every_child_has_reported().await?;
         self.every_shutdown_ends().await
     }
 
@@ -329,13 +338,26 @@ impl Play {
         delivery: Delivery,
         plan: &[crate::script::Answer],
     ) -> Result<(), Broken> {
-        let (input, content) = (input_id(number), prompt(number, plan));
+        self.admit(number, session, place, delivery, prompt(number, plan))
+            .await
+    }
+
+    async fn admit(
+        &self,
+        number: u32,
+        session: SessionId,
+        place: usize,
+        delivery: Delivery,
+        content: InputContent,
+    ) -> Result<(), Broken> {
+        let input = input_id(number);
         let admit = |node: Arc<Node>| {
             let content = content.clone();
             async move { node.admit(session, input, delivery, content).await }
         };
         match self.ask(place, admit).await? {
             Ok(admission) => self.judge.told(session, input, admission.seq),
+            Err(Refused::Cancelled(_)) if self.is_cancelled(session).await => {}
             Err(refused) => {
                 return Err(broken("a_prompt_is_admitted", refused.to_string()));
             }
@@ -458,15 +480,93 @@ impl Play {
                 then,
             } => {
                 let session = session_id(session);
-                let interrupt = move |node: Arc<Node>| async move { node.interrupt(session).await };
+                let interrupt = move |node: Arc<Node>| async move {
+                    if then == Some(Scope::Steers) {
+                        node.interrupt_and_continue(session).await
+                    } else {
+                        node.interrupt(session).await
+                    }
+                };
                 self.ask(node, interrupt)
                     .await?
                     .map_err(|refused| broken("an_interrupt_is_answered", refused.to_string()))?;
-                if let Some(scope) = then {
+                if then == Some(Scope::All) {
                     let wake =
-                        move |node: Arc<Node>| async move { node.wake(session, scope).await };
+                        move |node: Arc<Node>| async move { node.wake(session, Scope::All).await };
                     let _ = self.ask(node, wake).await?;
                 }
+            }
+            Action::Signal {
+                input,
+                session,
+                node,
+            } => {
+                let content = InputContent::Signal(Signal {
+                    name: SIGNAL.into(),
+                    data: "{}".into(),
+                });
+                self.admit(input, session_id(session), node, Delivery::Steer, content)
+                    .await?;
+            }
+            Action::Approve {
+                session,
+                node,
+                approved,
+            } => {
+                let session = session_id(session);
+                let answer = move |node: Arc<Node>| {
+                    let answer = Approval {
+                        key: APPROVAL.into(),
+                        approved,
+                        reason: None,
+                    };
+                    async move { node.answer(session, answer).await }
+                };
+                // Nobody may have asked, or another has answered otherwise.
+                let _ = self.ask(node, answer).await?;
+            }
+            Action::Cancel { session, node } => {
+                let session = session_id(session);
+                let cancel = move |node: Arc<Node>| async move { node.cancel(session).await };
+                self.ask(node, cancel)
+                    .await?
+                    .map_err(|refused| broken("a_cancel_is_answered", refused.to_string()))?;
+                if !self.is_cancelled(session).await {
+                    return Err(broken("what_was_told_durable_is_there", "a cancel is not"));
+                }
+            }
+            Action::TakeOver { session, node } => {
+                let session = session_id(session);
+                let take = move |node: Arc<Node>| async move { node.take_over(session).await };
+                let _ = self.ask(node, take).await?;
+            }
+            Action::Fork {
+                session,
+                node,
+                fork,
+            } => {
+                let (session, fork) = (session_id(session), fork_id(fork));
+                let make =
+                    move |node: Arc<Node>| async move { node.fork(session, None, fork).await };
+                // There may be nothing yet, or it may have been made and have gone on.
+                let _ = self.ask(node, make).await?;
+            }
+            Action::Revert {
+                session,
+                node,
+                events,
+            } => {
+                let session = session_id(session);
+                let revert = move |node: Arc<Node>| async move {
+                    let head = node.tail(session).await?.session.head;
+                    node.revert(session, head.saturating_sub(events)).await
+                };
+                let _ = self.ask(node, revert).await?;
+            }
+            Action::ClearRevert { session, node } => {
+                let session = session_id(session);
+                let clear = move |node: Arc<Node>| async move { node.clear_revert(session).await };
+                let _ = self.ask(node, clear).await?;
             }
             Action::Wake {
                 session,
@@ -566,13 +666,22 @@ impl Play {
             if clients > 0 {
                 waits.push(format!("{clients} clients wait for an answer"));
             }
-            for (n, session) in self.sessions() {
-                let tail = self.memory.tail(session).await;
-                let tail = tail.ok().flatten();
-                let tail = tail.ok_or_else(|| broken("no_session_is_lost", format!("s{n}")))?;
-                if tail.claim.is_some() || tail.is_runnable() {
-                    let (claim, turn) = (&tail.claim, &tail.session.turn);
-                    waits.push(format!("s{n}: {claim:?}, {turn:?}, {:?}", tail.inputs));
+            for tail in self.tails().await {
+                let session = &tail.session;
+                let waits_here = tail.claim.is_some()
+                    || tail.is_runnable()
+                    || session.wait.is_some()
+                    || session.is_owing();
+                if waits_here {
+                    waits.push(format!(
+                        "{}: {:?}, turn {:?}, wait {:?}, owes {:?}, {:?}",
+                        self.name(session.id),
+                        tail.claim,
+                        session.turn,
+                        session.wait,
+                        session.outbox,
+                        tail.inputs
+                    ));
                 }
             }
             if waits.is_empty() {
@@ -586,11 +695,39 @@ impl Play {
         }
     }
 
+    /// All sessions of the store.
+    async fn tails(&self) -> Vec<Arc<Tail>> {
+        let mut tails = Vec::new();
+        let listed = self.memory.sessions(None, u32::MAX).await;
+        for listed in listed.unwrap_or_default().iter().rev() {
+            let tail = self.memory.tail(listed.session.id).await;
+            tails.extend(tail.ok().flatten());
+        }
+        tails
+    }
+
+    /// The sessions that can still run.
+    async fn usable(&self) -> Vec<SessionId> {
+        let tails = self.tails().await;
+        let usable = tails.iter().filter(|tail| !tail.session.cancelled);
+        usable.map(|tail| tail.session.id).collect()
+    }
+
+    async fn is_cancelled(&self, session: SessionId) -> bool {
+        let tail = self.memory.tail(session).await;
+        tail.ok()
+            .flatten()
+            .is_some_and(|tail| tail.session.cancelled)
+    }
+
     async fn idle_sessions_have_no_intents(&self) -> Result<(), Broken> {
-        for (n, session) in self.sessions() {
-            let inputs = self.memory.inputs(session, false).await.unwrap_or_default();
-            if let Some(input) = inputs.iter().find(|input| input.intent) {
-                let detail = format!("s{n} is idle, and {input:?} is to run");
+        for tail in self.tails().await {
+            if tail.session.cancelled {
+                continue;
+            }
+            if let Some(input) = tail.inputs.iter().find(|input| input.intent) {
+                let name = self.name(tail.session.id);
+                let detail = format!("{name} is idle, and {input:?} is to run");
                 return Err(broken("an_idle_session_has_no_intents", detail));
             }
         }
@@ -598,13 +735,13 @@ impl Play {
     }
 
     async fn nothing_admitted_is_left_behind(&self) -> Result<(), Broken> {
-        for (n, session) in self.sessions() {
-            let inputs = self.memory.inputs(session, true).await.unwrap_or_default();
-            let left = inputs
-                .iter()
-                .find(|input| input.status == InputStatus::Pending);
-            if let Some(input) = left {
-                let detail = format!("s{n} was woken for all and is idle, with {input:?}");
+        for tail in self.tails().await {
+            if tail.session.cancelled {
+                continue;
+            }
+            if let Some(input) = tail.inputs.first() {
+                let name = self.name(tail.session.id);
+                let detail = format!("{name} was woken for all and is idle, with {input:?}");
                 return Err(broken("nothing_admitted_is_left_behind", detail));
             }
         }
@@ -612,15 +749,55 @@ impl Play {
     }
 
     async fn every_session_still_answers(&self) -> Result<(), Broken> {
-        for (n, session) in self.sessions() {
-            let tail = self.memory.tail(session).await.ok().flatten();
-            let last = tail.and_then(|tail| tail.session.last_turn.clone());
-            if last != Some(TurnOutcome::Done) {
-                let detail = format!("the last turn of s{n}, where nothing was wrong: {last:?}");
+        for tail in self.tails().await {
+            let session = &tail.session;
+            if !session.cancelled && session.last_turn != Some(TurnOutcome::Done) {
+                let detail = format!(
+                    "the last turn of {}, where nothing was wrong: {:?}",
+                    self.name(session.id),
+                    session.last_turn
+                );
                 return Err(broken("a_healed_session_answers", detail));
             }
         }
         Ok(())
+    }
+
+    async fn every_child_has_reported(&self) -> Result<(), Broken> {
+        let tails = self.tails().await;
+        for tail in tails.iter().filter(|tail| !tail.session.cancelled) {
+            for child in &tail.session.children {
+                if !child.ended || !tails.iter().any(|tail| tail.session.id == child.session) {
+                    let detail = format!("{}: {child:?}", self.name(tail.session.id));
+                    return Err(broken("every_child_reports", detail));
+                }
+            }
+        }
+        for tail in tails.iter().filter(|tail| tail.session.cancelled) {
+            let alive = tails.iter().find(|child| {
+                let parent = child.session.parent.as_ref().map(|parent| parent.session);
+                parent == Some(tail.session.id) && !child.session.cancelled
+            });
+            if let Some(child) = alive {
+                let detail = format!(
+                    "{} is cancelled, and its child {} is not",
+                    self.name(tail.session.id),
+                    self.name(child.session.id)
+                );
+                return Err(broken("a_cancel_reaches_every_child", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// A session's name for people.
+    fn name(&self, session: SessionId) -> String {
+        if let Some((n, _)) = self.sessions().find(|(_, known)| *known == session) {
+            return format!("s{n}");
+        }
+        let mut text = session.to_string();
+        text.truncate(8);
+        text
     }
 
     async fn every_follower_has_met_every_event_once(&self) -> Result<(), Broken> {
@@ -662,7 +839,8 @@ impl Play {
 
     async fn all_that_is_stored_is_sound(&self) -> Result<(), Broken> {
         let mut logs: HashMap<SessionId, Vec<Event>> = HashMap::new();
-        for (n, session) in self.sessions() {
+        for tail in self.tails().await {
+            let session = tail.session.id;
             let dump = self.judge.store().dump(session).await;
             let dump = dump.map_err(|error| broken("the_store_answers", error.to_string()))?;
             invariant::judge(&dump)?;
@@ -674,7 +852,10 @@ impl Play {
             if ids != self.judge.ids(session) {
                 return Err(broken(
                     "what_was_committed_is_stored",
-                    format!("the log of s{n} is another than was committed"),
+                    format!(
+                        "the log of {} is another than was committed",
+                        self.name(session)
+                    ),
                 ));
             }
             if let Some(claim) = dump.claim {
@@ -690,15 +871,8 @@ impl Play {
         self.judge.what_was_told_durable_is_there(&logs)
     }
 
-    async fn outcome(&self, failure: Option<Broken>) -> Outcome {
+    fn outcome(&self, failure: Option<Broken>) -> Outcome {
         let (commits, digest) = self.judge.digest();
-        let names: HashMap<SessionId, usize> =
-            self.sessions().map(|(n, session)| (session, n)).collect();
-        let name = |session| {
-            names
-                .get(&session)
-                .map_or_else(|| session.to_string(), |n| format!("s{n}"))
-        };
         Outcome {
             failure: failure.map(|broken| Failure {
                 invariant: broken.invariant.into(),
@@ -708,7 +882,7 @@ impl Play {
             commits,
             events: self.judge.kinds(),
             simulated_ms: self.sim.now_ms(),
-            timeline: self.judge.timeline(name),
+            timeline: self.judge.timeline(|session| self.name(session)),
         }
     }
 }
@@ -718,6 +892,8 @@ fn agent_name(agent: Agent) -> &'static str {
         Agent::Plain => "plain",
         Agent::Busy => "busy",
         Agent::Few => "few",
+        Agent::Patient => "patient",
+        Agent::Parent => "parent",
     }
 }
 
@@ -764,6 +940,8 @@ fn config() -> Config {
             ("plain".into(), agent("plain", 20)),
             ("busy".into(), agent("busy", 20)),
             ("few".into(), agent("plain", 3)),
+            ("patient".into(), agent("patient", 20)),
+            ("parent".into(), agent("parent", 20)),
         ]),
         providers: BTreeMap::from([("parrot".into(), provider)]),
     }

@@ -30,6 +30,10 @@ pub enum Agent {
     Busy,
     /// As `Plain`, with an allowance of three steps.
     Few,
+    /// Waits for a while, a signal or an approval before it is done.
+    Patient,
+    /// Spawns children and waits for them.
+    Parent,
 }
 
 /// An action and its time since the beginning, in ms.
@@ -72,8 +76,43 @@ pub enum Action {
     Interrupt {
         session: usize,
         node: usize,
-        /// Goes on with what is pending in this scope.
+        /// Goes on with what is pending: with steers in the same request, with all by a wake after it.
         then: Option<Scope>,
+    },
+    /// Sends what the patient wait for.
+    Signal {
+        input: u32,
+        session: usize,
+        node: usize,
+    },
+    /// Answers what the patient ask.
+    Approve {
+        session: usize,
+        node: usize,
+        approved: bool,
+    },
+    Cancel {
+        session: usize,
+        node: usize,
+    },
+    TakeOver {
+        session: usize,
+        node: usize,
+    },
+    Fork {
+        session: usize,
+        node: usize,
+        fork: usize,
+    },
+    /// Hides the last so many events.
+    Revert {
+        session: usize,
+        node: usize,
+        events: u64,
+    },
+    ClearRevert {
+        session: usize,
+        node: usize,
     },
     Wake {
         session: usize,
@@ -117,7 +156,7 @@ pub enum Action {
         fault: Fault,
         for_ms: u64,
     },
-    /// Steps a node's wall clock.
+    /// Steps a node's wall clock to so many ms beside the store's.
     Clock {
         node: usize,
         by_ms: i64,

@@ -173,7 +173,14 @@ fn session(action: &Action) -> Option<usize> {
         | Action::Wake { session, .. }
         | Action::Run { session, .. }
         | Action::Resume { session, .. }
-        | Action::Follow { session, .. } => Some(*session),
+        | Action::Follow { session, .. }
+        | Action::Signal { session, .. }
+        | Action::Approve { session, .. }
+        | Action::Cancel { session, .. }
+        | Action::TakeOver { session, .. }
+        | Action::Fork { session, .. }
+        | Action::Revert { session, .. }
+        | Action::ClearRevert { session, .. } => Some(*session),
         Action::Kill { .. }
         | Action::Shutdown { .. }
         | Action::Stop { .. }
@@ -196,7 +203,14 @@ fn node(action: &mut Action) -> Option<&mut usize> {
         | Action::Kill { node, .. }
         | Action::Shutdown { node, .. }
         | Action::Stop { node, .. }
-        | Action::Clock { node, .. } => Some(node),
+        | Action::Clock { node, .. }
+        | Action::Signal { node, .. }
+        | Action::Approve { node, .. }
+        | Action::Cancel { node, .. }
+        | Action::TakeOver { node, .. }
+        | Action::Fork { node, .. }
+        | Action::Revert { node, .. }
+        | Action::ClearRevert { node, .. } => Some(node),
         Action::Fault { node, .. } => node.as_mut(),
     }
 }

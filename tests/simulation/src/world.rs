@@ -171,8 +171,7 @@ impl Process {
         let session = SessionId::new();
         let created = SessionCreated {
             agent: "default".into(),
-            model: None,
-            title: None,
+            ..SessionCreated::default()
         };
         self.node
             .create(session, created)

@@ -90,8 +90,7 @@ impl Place {
         let session = SessionId::new();
         let created = SessionCreated {
             agent: "default".into(),
-            model: None,
-            title: None,
+            ..SessionCreated::default()
         };
         self.node.create(session, created).await.unwrap();
         session

@@ -94,7 +94,7 @@ fn every_defect_is_named_and_its_script_made_small() {
         ),
         (
             Defect::IgnoresInterrupts,
-            &["nothing_begins_after_an_interrupt"],
+            &["nothing_begins_after_an_interrupt_or_cancel"],
         ),
         (
             Defect::LosesWriteAheads,

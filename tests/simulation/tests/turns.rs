@@ -327,6 +327,7 @@ async fn inbox_14_a_failed_turn_does_not_take_the_steer_with_it() {
         agent: "gone".into(),
         model: None,
         title: None,
+        ..Default::default()
     };
     let orphan = mainstay_core::id::SessionId::new();
     process.node.create(orphan, created).await.unwrap();
@@ -355,6 +356,7 @@ async fn step_6_a_missing_agent_fails_the_turn_by_name_and_the_next_prompt_runs(
         agent: "nobody".into(),
         model: None,
         title: None,
+        ..Default::default()
     };
     process.node.create(session, created).await.unwrap();
     process.prompt(session, "one").await;
@@ -390,6 +392,7 @@ async fn step_7_the_last_step_is_asked_without_tools_and_no_more_begin() {
         agent: "few".into(),
         model: None,
         title: None,
+        ..Default::default()
     };
     process.node.create(session, created).await.unwrap();
     for round in 1..=2 {

@@ -37,8 +37,7 @@ pub fn create(session: SessionId) -> Commit {
         session,
         Write::Create(SessionCreated {
             agent: "test".into(),
-            model: None,
-            title: None,
+            ..SessionCreated::default()
         }),
     )
 }
@@ -85,6 +84,19 @@ pub fn claim(session: SessionId, fence: Fence) -> Commit {
             lease_ms: LEASE_MS,
             forced: None,
             resumed: false,
+            by_itself: false,
+        },
+    )
+}
+
+/// Interrupts a session, for no parent's sake and without going on.
+#[must_use]
+pub fn interrupt(session: SessionId) -> Commit {
+    commit(
+        session,
+        Write::Interrupt {
+            cause: None,
+            and_continue: false,
         },
     )
 }
@@ -183,6 +195,7 @@ pub fn step_started(action: Action) -> EventBody {
         action,
         state: None,
         hosted_once: false,
+        spawn_refused: None,
         decide_us: 0,
     }))
 }

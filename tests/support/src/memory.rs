@@ -86,6 +86,9 @@ impl Rows {
     }
 
     fn take(&mut self, changes: Changes) {
+        if let Some(through) = changes.drop_items_after {
+            self.items.retain(|(seq, _), _| *seq <= through);
+        }
         let mut last = (0, 0);
         for item in changes.items {
             last = if last.0 == item.seq {
@@ -290,9 +293,19 @@ impl State {
                 .get(*seq as usize - 1)
                 .map(Event::encode)
         };
+        let rows = self.sessions.get(&commit.session);
+        let held_at = |seq: Seq| Some(rows?.events.get(seq.checked_sub(1)? as usize)?.encode());
+        let replayed = commit.replayed().map(|(first, last)| first..=last);
+        let inputs = commit.replayed_inputs();
+        let inputs = inputs.iter().filter_map(|id| {
+            let (session, seq) = self.input_ids.get(id)?;
+            self.sessions.get(session)?.inputs.get(seq).cloned()
+        });
         Known {
             input,
             events: ids.filter_map(held).collect(),
+            held: replayed.into_iter().flatten().map_while(held_at).collect(),
+            inputs: inputs.collect(),
         }
     }
 
@@ -445,10 +458,11 @@ impl Store for MemoryStore {
         let Some(rows) = state.sessions.get(&session) else {
             return Ok(Vec::new());
         };
+        let through = range.through.min(rows.tail.session.shown_through());
         let items = rows
             .items
             .values()
-            .filter(|item| item.seq > range.after && item.seq <= range.through);
+            .filter(|item| item.seq > range.after && item.seq <= through);
         Ok(match order {
             Order::OldestFirst => items.take(limit as usize).cloned().collect(),
             Order::NewestFirst => items.rev().take(limit as usize).cloned().collect(),
@@ -547,7 +561,28 @@ impl Store for MemoryStore {
             .take(limit as usize)
             .map(|rows| rows.tail.session.id)
             .collect();
-        Ok(Scan { expired, due })
+        let mut timers: Vec<(Millis, SessionId)> = state
+            .sessions
+            .iter()
+            .filter_map(|(id, rows)| Some((rows.tail.session.wake_at()?, *id)))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        timers.sort_unstable();
+        timers.truncate(limit as usize);
+        let mut owing: Vec<(Millis, SessionId)> = state
+            .sessions
+            .iter()
+            .filter(|(_, rows)| rows.tail.session.is_owing())
+            .map(|(id, rows)| (rows.tail.session.updated_at, *id))
+            .collect();
+        owing.sort_unstable();
+        owing.truncate(limit as usize);
+        Ok(Scan {
+            expired,
+            due,
+            timers: timers.into_iter().map(|(_, id)| id).collect(),
+            owing: owing.into_iter().map(|(_, id)| id).collect(),
+        })
     }
 
     async fn renew(

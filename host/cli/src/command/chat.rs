@@ -75,7 +75,7 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
                 Some("") => {}
                 Some("/quit" | "/exit") => break,
                 Some("/stop") => {
-                    client.interrupt(id).await?;
+                    client.interrupt(id, false).await?;
                 }
                 Some(line) => send(context, client, id, line).await?,
                 None if terminal => break,
@@ -87,7 +87,7 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
                 }
             },
             () = signals.next() => {
-                if !client.interrupt(id).await?.was_busy {
+                if !client.interrupt(id, false).await?.was_busy {
                     break;
                 }
                 printer.note("stopping".yellow());

@@ -10,6 +10,7 @@ mod plugin;
 mod run;
 mod serve;
 mod session;
+mod steer;
 
 use crate::access::Context;
 use crate::args::Command;

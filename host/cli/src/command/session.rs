@@ -12,6 +12,7 @@ use mainstay_server::wire;
 use crate::access::{self, Context, Way};
 use crate::args::Session;
 use crate::client::Told;
+use crate::command::steer;
 use crate::error::Result;
 use crate::follow::{Show, to_the_end};
 use crate::host::{Host, Listen};
@@ -28,7 +29,21 @@ pub(crate) async fn session(context: &Context, args: Session) -> Result<()> {
         Session::List { limit } => list(context, limit).await,
         Session::Show { id } => show(context, id).await,
         Session::Log { id, follow, after } => log(context, id, follow, after).await,
-        Session::Interrupt { id } => interrupt(context, id).await,
+        Session::Interrupt { id, and_continue } => interrupt(context, id, and_continue).await,
+        Session::Cancel { id } => steer::cancel(context, id).await,
+        Session::Signal { id, name, data } => steer::signal(context, id, name, data).await,
+        Session::Approvals { id } => steer::approvals(context, id).await,
+        Session::Approve { id, key, reason } => steer::answer(context, id, key, true, reason).await,
+        Session::Deny { id, key, reason } => steer::answer(context, id, key, false, reason).await,
+        Session::Compact { id } => steer::compact(context, id).await,
+        Session::Fork { id, through } => steer::fork(context, id, through).await,
+        Session::Revert {
+            id,
+            before,
+            undo: _,
+        } => steer::revert(context, id, before).await,
+        Session::Adopt { id } => steer::adopt(context, id).await,
+        Session::TakeOver { id } => steer::take_over(context, id).await,
         Session::Resume { id } => resume(context, id).await,
         Session::Delete { id } => delete(context, id).await,
     }
@@ -141,12 +156,16 @@ async fn log(context: &Context, id: SessionId, follow: bool, after: Seq) -> Resu
     Ok(())
 }
 
-async fn interrupt(context: &Context, id: SessionId) -> Result<()> {
+async fn interrupt(context: &Context, id: SessionId, and_continue: bool) -> Result<()> {
     let was_busy = match context.way().await? {
-        Way::Server(client) => client.interrupt(id).await?.was_busy,
+        Way::Server(client) => client.interrupt(id, and_continue).await?.was_busy,
         Way::File(paths) => {
             let store = access::write(&paths).await?;
-            let reply = access::commit(&store, id, Write::Interrupt).await;
+            let write = Write::Interrupt {
+                cause: None,
+                and_continue,
+            };
+            let reply = access::commit(&store, id, write).await;
             store.close().await;
             matches!(reply?, Reply::Interrupted { was_busy: true })
         }

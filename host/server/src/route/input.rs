@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use mainstay_core::commit::Refused;
 use mainstay_core::event::{Delivery, InputContent};
+use mainstay_core::history::Signal;
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Part;
 use mainstay_core::tail::Input;
@@ -30,10 +31,9 @@ pub(crate) async fn admit(
 ) -> Result<(StatusCode, Json<Admitted>)> {
     let input = new.id.unwrap_or_else(InputId::new);
     let content = content(&state, &new).await?;
-    let usual = if content.is_control() {
-        Delivery::Steer
-    } else {
-        Delivery::Queue
+    let usual = match content {
+        InputContent::Prompt { .. } => Delivery::Queue,
+        _ => Delivery::Steer,
     };
     let admission = state
         .node()
@@ -50,19 +50,39 @@ pub(crate) async fn admit(
 
 async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {
     let invalid = |detail: String| Problem::new(Kind::Invalid, detail);
-    let parts = match (&new.text, &new.parts, &new.configure) {
-        (Some(text), None, None) => vec![Part::Text(text.clone())],
-        (None, Some(parts), None) => parts.clone(),
-        (None, None, Some(configure)) => {
-            let model = configure.model.parse().map_err(invalid)?;
-            return Ok(InputContent::Configure { model });
+    let given = [
+        new.text.is_some(),
+        new.parts.is_some(),
+        new.configure.is_some(),
+        new.signal.is_some(),
+        new.compact,
+    ];
+    if given.iter().filter(|given| **given).count() != 1 {
+        return Err(invalid(
+            "An input is exactly one of `text`, `parts`, `signal`, `configure` and `compact`. Send \
+             one of them."
+                .into(),
+        ));
+    }
+    if new.compact {
+        return Ok(InputContent::Compact {});
+    }
+    if let Some(configure) = &new.configure {
+        let model = configure.model.parse().map_err(invalid)?;
+        return Ok(InputContent::Configure { model });
+    }
+    if let Some(signal) = &new.signal {
+        if signal.name.is_empty() || signal.name.len() > 256 {
+            return Err(invalid("A signal's name has 1 to 256 bytes.".into()));
         }
-        _ => {
-            return Err(invalid(
-                "An input is exactly one of `text`, `parts` and `configure`. Send one of them."
-                    .into(),
-            ));
-        }
+        return Ok(InputContent::Signal(Signal {
+            name: signal.name.clone(),
+            data: signal.data.to_string(),
+        }));
+    }
+    let parts = match (&new.text, &new.parts) {
+        (Some(text), _) => vec![Part::Text(text.clone())],
+        (_, parts) => parts.clone().unwrap_or_default(),
     };
     let empty = |part: &Part| matches!(part, Part::Text(text) if text.trim().is_empty());
     if parts.iter().all(empty) {

@@ -1,5 +1,7 @@
 //! One file per resource.
 
+mod approval;
+mod edit;
 mod event;
 mod gc;
 mod health;
@@ -33,6 +35,19 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
         )
         .route("/sessions/{session}/interrupt", post(session::interrupt))
         .route("/sessions/{session}/resume", post(session::resume))
+        .route("/sessions/{session}/cancel", post(session::cancel))
+        .route("/sessions/{session}/take-over", post(session::take_over))
+        .route("/sessions/{session}/adopt", post(session::adopt))
+        .route("/sessions/{session}/fork", post(edit::fork))
+        .route(
+            "/sessions/{session}/revert",
+            post(edit::revert).delete(edit::clear_revert),
+        )
+        .route("/sessions/{session}/approvals", get(approval::list))
+        .route(
+            "/sessions/{session}/approvals/{key}",
+            post(approval::answer),
+        )
         .route("/sessions/{session}/run", post(session::run))
         .route("/sessions/{session}/idle", get(session::idle))
         .route("/sessions/{session}/messages", get(message::list))

@@ -15,7 +15,7 @@ use crate::error::{Kind, Problem, Result};
 use crate::extract::{self, Optional, Path, Query};
 use crate::page;
 use crate::state::ServerState;
-use crate::wire::{Interrupted, NewRun, NewSession, Page, Ran, Session};
+use crate::wire::{Interrupted, NewInterrupt, NewRun, NewSession, Page, Ran, Session};
 
 const RESOURCE: &str = "sessions";
 
@@ -37,6 +37,9 @@ pub(crate) async fn create(
     let agent = new.agent.unwrap_or_else(|| AGENT.into());
     let model = new.model.map(|model| model.parse()).transpose();
     let model = model.map_err(|detail| Problem::new(Kind::Invalid, detail))?;
+    let resume = state.node().config().get();
+    let resume = resume.agents.get(&agent).map(|agent| agent.resume);
+    let resume = resume.unwrap_or_default();
     // A retry is answered whatever the configuration says by now.
     if state.node().store().tail(id).await?.is_none() {
         let config = state.node().config().get();
@@ -68,10 +71,12 @@ pub(crate) async fn create(
                 agent,
                 model,
                 title: new.title,
+                resume: new.resume.unwrap_or(resume),
+                ..SessionCreated::default()
             },
         )
         .await?;
-    let session = session(&state, id).await?;
+    let session = find(&state, id).await?;
     let status = if existed {
         StatusCode::OK
     } else {
@@ -117,7 +122,7 @@ pub(crate) async fn show(
     State(state): State<ServerState>,
     Path(id): Path<SessionId>,
 ) -> Result<Json<Session>> {
-    session(&state, id).await.map(Json)
+    find(&state, id).await.map(Json)
 }
 
 pub(crate) async fn delete(
@@ -134,9 +139,38 @@ pub(crate) async fn delete(
 pub(crate) async fn interrupt(
     State(state): State<ServerState>,
     Path(id): Path<SessionId>,
+    Optional(new): Optional<NewInterrupt>,
 ) -> Result<Json<Interrupted>> {
-    let was_busy = state.node().interrupt(id).await?;
+    let was_busy = if new.and_continue {
+        state.node().interrupt_and_continue(id).await?
+    } else {
+        state.node().interrupt(id).await?
+    };
     Ok(Json(Interrupted { was_busy }))
+}
+
+pub(crate) async fn cancel(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Interrupted>> {
+    let was_busy = state.node().cancel(id).await?;
+    Ok(Json(Interrupted { was_busy }))
+}
+
+pub(crate) async fn take_over(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Interrupted>> {
+    let was_busy = state.node().take_over(id).await?;
+    Ok(Json(Interrupted { was_busy }))
+}
+
+pub(crate) async fn adopt(
+    State(state): State<ServerState>,
+    Path(id): Path<SessionId>,
+) -> Result<Json<Session>> {
+    state.node().adopt(id).await?;
+    find(&state, id).await.map(Json)
 }
 
 pub(crate) async fn resume(
@@ -144,7 +178,7 @@ pub(crate) async fn resume(
     Path(id): Path<SessionId>,
 ) -> Result<Json<Session>> {
     state.node().resume(id).await?;
-    session(&state, id).await.map(Json)
+    find(&state, id).await.map(Json)
 }
 
 pub(crate) async fn run(
@@ -195,7 +229,7 @@ fn closing() -> Problem {
     )
 }
 
-async fn session(state: &ServerState, id: SessionId) -> Result<Session> {
+pub(super) async fn find(state: &ServerState, id: SessionId) -> Result<Session> {
     let tail = state.node().tail(id).await?;
     view(state, &tail).await
 }

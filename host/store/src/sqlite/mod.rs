@@ -765,7 +765,16 @@ impl Store for SqliteStore {
             .await
             .map_err(fail)?;
         let due = read::session_due(&mut conn, limit).await.map_err(fail)?;
-        Ok(Scan { expired, due })
+        let timers = read::session_timer(&mut conn, self.shared.now(), limit)
+            .await
+            .map_err(fail)?;
+        let owing = read::session_owing(&mut conn, limit).await.map_err(fail)?;
+        Ok(Scan {
+            expired,
+            due,
+            timers,
+            owing,
+        })
     }
 
     async fn renew(

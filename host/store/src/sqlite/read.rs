@@ -154,6 +154,25 @@ pub(super) async fn event_known(
         .collect()
 }
 
+// event_held: events of a session between two seqs, both included.
+const EVENT_HELD: &str = "
+    SELECT session, seq, id, type, version, at, execution, recovery, data
+      FROM event WHERE session = ? AND seq >= ? AND seq <= ?";
+
+pub(super) async fn event_held(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    (first, last): (u64, u64),
+) -> Read<Vec<Record>> {
+    let rows: Vec<EventRow> = sqlx::query_as(EVENT_HELD)
+        .bind(session.to_string())
+        .bind(signed(first))
+        .bind(signed(last))
+        .fetch_all(conn)
+        .await?;
+    rows.into_iter().map(record).collect()
+}
+
 // input_known: inputs of these ids, whichever session holds them.
 const INPUT_KNOWN: &str =
     "SELECT session, data FROM input WHERE id IN (SELECT value FROM json_each(?))";
@@ -263,9 +282,15 @@ fn tail(
 
 // item_page
 const ITEM_OLDEST: &str = "
-    SELECT data FROM item WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq, n LIMIT ?";
+    SELECT data FROM item
+     WHERE session = ?1 AND seq > ?2
+       AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))
+     ORDER BY seq, n LIMIT ?4";
 const ITEM_NEWEST: &str = "
-    SELECT data FROM item WHERE session = ? AND seq > ? AND seq <= ? ORDER BY seq DESC, n DESC LIMIT ?";
+    SELECT data FROM item
+     WHERE session = ?1 AND seq > ?2
+       AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))
+     ORDER BY seq DESC, n DESC LIMIT ?4";
 
 pub(super) async fn item_page(
     conn: &mut SqliteConnection,
@@ -292,7 +317,9 @@ pub(super) async fn item_page(
 
 // item_measure
 const ITEM_MEASURE: &str = "
-    SELECT count(*), coalesce(sum(bytes), 0) FROM item WHERE session = ? AND seq > ? AND seq <= ?";
+    SELECT count(*), coalesce(sum(bytes), 0) FROM item
+     WHERE session = ?1 AND seq > ?2
+       AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))";
 
 pub(super) async fn item_measure(
     conn: &mut SqliteConnection,
@@ -390,6 +417,34 @@ const SESSION_DUE: &str = "SELECT id FROM session WHERE due ORDER BY updated_at,
 
 pub(super) async fn session_due(conn: &mut SqliteConnection, limit: u32) -> Read<Vec<SessionId>> {
     let rows: Vec<String> = sqlx::query_scalar(SESSION_DUE)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|id| session_id(id)).collect()
+}
+
+// session_timer: waits whose time has come, the longest overdue first.
+const SESSION_TIMER: &str = "
+    SELECT id FROM session WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, id LIMIT ?";
+
+pub(super) async fn session_timer(
+    conn: &mut SqliteConnection,
+    now: u64,
+    limit: u32,
+) -> Read<Vec<SessionId>> {
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_TIMER)
+        .bind(signed(now))
+        .bind(limit)
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(|id| session_id(id)).collect()
+}
+
+// session_owing: outboxes that are not empty.
+const SESSION_OWING: &str = "SELECT id FROM session WHERE owing ORDER BY updated_at, id LIMIT ?";
+
+pub(super) async fn session_owing(conn: &mut SqliteConnection, limit: u32) -> Read<Vec<SessionId>> {
+    let rows: Vec<String> = sqlx::query_scalar(SESSION_OWING)
         .bind(limit)
         .fetch_all(conn)
         .await?;

@@ -10,7 +10,7 @@ use mainstay_core::event::Record;
 use mainstay_core::id::SessionId;
 use mainstay_core::port::StoreError;
 use mainstay_core::rebuild::Rebuild;
-use mainstay_core::tail::{Changes, InputStatus};
+use mainstay_core::tail::{Changes, InputStatus, Session};
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
@@ -96,6 +96,15 @@ async fn rebuild(
         (aimed.into_iter().collect(), known.into_iter().collect());
 
     let Rebuild { mut tail, rows } = rebuilt;
+    // Where it was imported from, and what this build cannot read of it, is in no event.
+    let row: Option<String> = sqlx::query_scalar("SELECT data FROM session WHERE id = ?")
+        .bind(&key)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(Ok(row)) = row.map(|data| serde_json::from_str::<Session>(&data)) {
+        tail.session.origin = row.origin;
+        tail.session.foreign = row.foreign;
+    }
     let mut inputs: Vec<_> = rows.inputs.into_values().collect();
     for input in &mut inputs {
         let id = input.id.to_string();
@@ -115,6 +124,7 @@ async fn rebuild(
         steps: rows.steps.into_values().collect(),
         calls: rows.calls.into_values().collect(),
         executions: rows.executions.into_values().collect(),
+        drop_items_after: None,
     };
     for sql in DROP {
         sqlx::query(sql).bind(&key).execute(&mut *conn).await?;

@@ -45,6 +45,8 @@ pub(super) struct Rows {
     steps: Vec<StepRow>,
     calls: Vec<(Text, u64, Text, &'static str, Text)>,
     executions: Vec<ExecutionRow>,
+    /// Sessions with the seq behind which their stored items are gone.
+    dropped: HashMap<Text, u64>,
     changed: HashSet<SessionId>,
 }
 
@@ -88,6 +90,13 @@ impl Rows {
                 input.intent,
                 json(input),
             ));
+        }
+        if let Some(through) = changes.drop_items_after {
+            // Those of earlier commits of this group too.
+            self.items
+                .retain(|(session, seq, ..)| *session != key || *seq <= through);
+            let dropped = self.dropped.entry(key.clone()).or_insert(u64::MAX);
+            *dropped = through.min(*dropped);
         }
         for (n, item) in numbered(&changes.items) {
             self.items.push((
@@ -152,6 +161,9 @@ impl Rows {
                 session.step,
                 runnable,
                 runnable && tail.claim.is_none(),
+                session.wake_at(),
+                session.is_owing(),
+                session.revert.as_ref().map(|revert| revert.through),
                 json(session),
             ));
             match &tail.claim {
@@ -173,6 +185,8 @@ impl Rows {
         bytes += insert(conn, CLAIM_DROP, &unclaimed).await?;
         bytes += insert(conn, CLAIM_PUT, &claims).await?;
         bytes += insert(conn, INPUT_PUT, &self.inputs).await?;
+        let dropped: Vec<(&Text, &u64)> = self.dropped.iter().collect();
+        bytes += insert(conn, ITEM_DROP, &dropped).await?;
         bytes += insert(conn, ITEM_ADD, &self.items).await?;
         bytes += insert(conn, STEP_PUT, &self.steps).await?;
         bytes += insert(conn, EXECUTION_PUT, &self.executions).await?;
@@ -214,13 +228,15 @@ const EVENT_ADD: &str = "
       FROM json_each(?)";
 
 const SESSION_PUT: &str = "
-    INSERT INTO session (id, created_at, updated_at, head, step, runnable, due, data)
+    INSERT INTO session
+           (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-           value ->> 7
+           value ->> 7, value ->> 8, value ->> 9, value ->> 10
       FROM json_each(?) WHERE true
     ON CONFLICT (id) DO UPDATE SET
         updated_at = excluded.updated_at, head = excluded.head, step = excluded.step,
-        runnable = excluded.runnable, due = excluded.due, data = excluded.data";
+        runnable = excluded.runnable, due = excluded.due, wake_at = excluded.wake_at,
+        owing = excluded.owing, shown = excluded.shown, data = excluded.data";
 
 const CLAIM_DROP: &str = "DELETE FROM claim WHERE session IN (SELECT value FROM json_each(?))";
 
@@ -238,6 +254,11 @@ const INPUT_PUT: &str = "
       FROM json_each(?) WHERE true
     ON CONFLICT (id) DO UPDATE SET
         status = excluded.status, intent = excluded.intent, data = excluded.data";
+
+const ITEM_DROP: &str = "
+    DELETE FROM item WHERE rowid IN (
+        SELECT item.rowid FROM json_each(?) AS cut
+         CROSS JOIN item ON item.session = cut.value ->> 0 AND item.seq > cut.value ->> 1)";
 
 const ITEM_ADD: &str = "
     INSERT INTO item (session, seq, n, is_message, bytes, data)

@@ -1,7 +1,7 @@
 //! The one writer. Commits that arrive while it waits for the disk go together into the next
 //! transaction: they share an fsync, and each is judged, and refused, on its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -370,6 +370,8 @@ struct Judge {
     damaged: HashMap<SessionId, String>,
     inputs: HashMap<InputId, Input>,
     events: HashMap<EventId, Record>,
+    /// Events of sessions that are imported, by session and seq.
+    held: HashMap<SessionId, BTreeMap<u64, Record>>,
     rows: Rows,
 }
 
@@ -384,6 +386,7 @@ impl Judge {
             damaged: HashMap::new(),
             inputs: HashMap::new(),
             events: HashMap::new(),
+            held: HashMap::new(),
             rows: Rows::default(),
         };
         let sessions: HashSet<SessionId> = commits.iter().map(|commit| commit.session).collect();
@@ -405,7 +408,17 @@ impl Judge {
                 }
             }
         }
-        let inputs: Vec<InputId> = commits.iter().filter_map(Commit::input).collect();
+        for commit in commits {
+            if let Some(seqs) = commit.replayed() {
+                let held = sql(read::event_held(conn, commit.session, seqs).await)?;
+                let known = judge.held.entry(commit.session).or_default();
+                known.extend(held.into_iter().map(|record| (record.seq, record)));
+            }
+        }
+        let inputs: Vec<InputId> = commits
+            .iter()
+            .flat_map(|commit| commit.input().into_iter().chain(commit.replayed_inputs()))
+            .collect();
         if !inputs.is_empty() {
             judge.inputs = sql(read::input_known(conn, inputs).await)?;
         }
@@ -429,6 +442,16 @@ impl Judge {
         let known = Known {
             input: commit.input().and_then(|id| self.inputs.get(&id).cloned()),
             events: ids.filter_map(|id| self.events.get(&id).cloned()).collect(),
+            held: self
+                .held
+                .get(&session)
+                .map(|held| held.values().cloned().collect())
+                .unwrap_or_default(),
+            inputs: commit
+                .replayed_inputs()
+                .iter()
+                .filter_map(|id| self.inputs.get(id).cloned())
+                .collect(),
         };
         let before = self.tails.get(&session);
         // It is pure: a bug that one commit runs into takes nothing with it, least of all the writer.
@@ -474,6 +497,9 @@ impl Judge {
             });
         }
         self.rows.add(session, &records, &changes);
+        if let Some(held) = self.held.get_mut(&session) {
+            held.extend(records.iter().map(|record| (record.seq, record.clone())));
+        }
         self.events
             .extend(records.into_iter().map(|record| (record.id, record)));
         self.inputs
