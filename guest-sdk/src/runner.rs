@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -132,6 +133,54 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn last_step(&self) -> bool {
         self.budget.steps <= 1
+    }
+
+    /// Met once this much time has passed, counted from the newest event. Asked again, it counts anew:
+    /// a runner that waits a second time for what is left keeps the time in its state.
+    #[must_use]
+    pub fn after(&self, span: Duration) -> Condition {
+        let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        Condition::Time(self.now_ms.saturating_add(span))
+    }
+}
+
+impl Condition {
+    /// Met by a signal of this name that no wait has consumed yet, one from before the wait too.
+    pub fn signal(name: impl Into<String>) -> Self {
+        Self::Signal(name.into())
+    }
+
+    /// Met once a person has answered the question, either way: the answer is an
+    /// [`ItemBody::Approval`] of this key. For details, build the [`ApprovalRequest`] yourself.
+    pub fn approval(key: impl Into<String>, question: impl Into<String>) -> Self {
+        Self::Approval(ApprovalRequest {
+            key: key.into(),
+            question: question.into(),
+            details: None,
+        })
+    }
+
+    /// Met once all children of these keys have ended: each result is an [`ItemBody::Child`].
+    pub fn children(keys: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::Children(keys.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Child {
+    /// A child of the session's own agent.
+    pub fn new(key: impl Into<String>, prompt: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            agent: None,
+            prompt: vec![Part::text(prompt)],
+        }
+    }
+
+    /// The same, of another agent.
+    #[must_use]
+    pub fn of_agent(mut self, name: impl Into<String>) -> Self {
+        self.agent = Some(name.into());
+        self
     }
 }
 
@@ -470,6 +519,35 @@ mod tests {
             );
             view.state = testing::stored::<Counter>(&step).or(view.state);
         }
+    }
+
+    #[test]
+    fn conditions_and_children_are_named_in_a_line() {
+        let mut history = MemoryHistory::new();
+        history.user("wait");
+        let view = history.view(Trigger::TurnStarted);
+        assert_eq!(
+            view.after(Duration::from_secs(5)),
+            Condition::Time(view.now_ms + 5000)
+        );
+        assert_eq!(view.after(Duration::MAX), Condition::Time(u64::MAX));
+        assert_eq!(Condition::signal("go"), Condition::Signal("go".to_owned()));
+        assert_eq!(
+            Condition::children(["a", "b"]),
+            Condition::Children(vec!["a".to_owned(), "b".to_owned()])
+        );
+        let Condition::Approval(request) = Condition::approval("deploy", "Deploy it?") else {
+            panic!("an approval")
+        };
+        assert_eq!(
+            (&*request.key, &*request.question, request.details),
+            ("deploy", "Deploy it?", None)
+        );
+        let child = Child::new("a", "hello").of_agent("helper");
+        assert_eq!(
+            (&*child.key, child.agent.as_deref(), &child.prompt),
+            ("a", Some("helper"), &vec![Part::text("hello")])
+        );
     }
 
     #[test]

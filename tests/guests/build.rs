@@ -10,5 +10,6 @@ fn main() {
         "mainstay-test-hostile-runner",
         "mainstay-test-hostile-provider",
         "mainstay-test-hostile-toolbox",
+        "mainstay-test-planner",
     ]);
 }

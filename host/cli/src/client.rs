@@ -350,6 +350,18 @@ impl Client {
                 Code::Conflict,
                 Some("let it go on with `mainstay session resume ID`"),
             ),
+            "session-cancelled" => (
+                Code::Conflict,
+                Some("begin another with `mainstay run \"…\"`"),
+            ),
+            "busy" => (
+                Code::Conflict,
+                Some("stop it with `mainstay session interrupt ID`, then try again"),
+            ),
+            "nothing-there" => (
+                Code::Conflict,
+                Some("look at its messages with `mainstay session show ID`"),
+            ),
             "plugin-refused" => (
                 Code::PluginRefused,
                 Some("see what it asks for with `mainstay plugin inspect FILE`"),

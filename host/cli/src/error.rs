@@ -119,8 +119,27 @@ impl Error {
         match refused {
             Refused::NotFound(_) => Self::new(Code::NotFound, text)
                 .hint("list the sessions with `mainstay session list`"),
-            Refused::NotRunnable(NotRunnable::Quarantined(_)) => Self::new(Code::Conflict, text)
-                .hint("let it go on with `mainstay session resume ID`"),
+            Refused::InputNotFound(_) => Self::new(Code::NotFound, text)
+                .hint("look at the session with `mainstay session show ID`"),
+            Refused::ApprovalNotFound { .. } => Self::new(Code::NotFound, text)
+                .hint("list what is asked with `mainstay session approvals ID`"),
+            Refused::NotRunnable(NotRunnable::Quarantined(_) | NotRunnable::Held(_)) => {
+                Self::new(Code::Conflict, text)
+                    .hint("let it go on with `mainstay session resume ID`")
+            }
+            Refused::NotRunnable(NotRunnable::Imported(_)) | Refused::OtherOrigin { .. } => {
+                Self::new(Code::Conflict, text)
+                    .hint("make it this store's own with `mainstay session adopt ID`")
+            }
+            Refused::Cancelled(_) | Refused::NotRunnable(NotRunnable::Cancelled) => {
+                Self::new(Code::Conflict, text).hint("begin another with `mainstay run \"…\"`")
+            }
+            Refused::Busy(_) => Self::new(Code::Conflict, text)
+                .hint("stop it with `mainstay session interrupt ID`, then try again"),
+            Refused::NothingToRevert(_) | Refused::NotReverted(_) | Refused::NothingToFork(_) => {
+                Self::new(Code::Conflict, text)
+                    .hint("look at its messages with `mainstay session show ID`")
+            }
             Refused::Rule(_) => Self::failed(text),
             _ => Self::new(Code::Conflict, text),
         }

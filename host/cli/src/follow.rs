@@ -7,6 +7,7 @@ use mainstay_core::event::{EventBody, Piece, Record, TurnOutcome};
 use mainstay_core::history::Ending;
 use mainstay_core::id::{Seq, SessionId};
 use mainstay_core::model::text_of;
+use mainstay_core::port::{Clock as _, SystemClock};
 use mainstay_core::tail::Status;
 use mainstay_server::wire::Session;
 use owo_colors::OwoColorize as _;
@@ -165,6 +166,13 @@ impl<'c> Show<'c> {
         Ok(())
     }
 
+    /// What the session waits for, if it does, and what ends that.
+    pub(crate) fn waits(&self, session: &Session) {
+        for line in show::waiting(session, SystemClock::default().wall()) {
+            self.context.printer.note(line);
+        }
+    }
+
     /// What the session came to.
     pub(crate) fn end(&self, session: &Session) -> Result<()> {
         if let (Status::Quarantined, Some(reason)) = (session.status, &session.quarantined) {
@@ -177,6 +185,22 @@ impl<'c> Show<'c> {
                     )),
             );
         }
+        if session.cancelled {
+            let message = format!("session {} was cancelled", session.id);
+            return Err(
+                Error::new(Code::Conflict, message).hint("begin another with `mainstay run \"…\"`")
+            );
+        }
+        if let (Status::Held, Some(held)) = (session.status, &session.held) {
+            let message = format!("session {} does not go on by itself", session.id);
+            return Err(Error::new(Code::Conflict, message)
+                .cause(held.clone())
+                .hint(format!(
+                    "let it go on with `mainstay session resume {}`",
+                    session.id
+                )));
+        }
+        self.waits(session);
         match &self.outcome {
             Some(TurnOutcome::Failed { error }) => Err(Error::failed("the turn failed")
                 .cause(error.clone())

@@ -163,12 +163,17 @@ pub(crate) fn size(bytes: u64) -> String {
 
 /// How long ago, roughly.
 pub(crate) fn ago(ms: u64) -> String {
+    format!("{} ago", span(ms))
+}
+
+/// A time's length, roughly.
+pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
-        0..60 => format!("{seconds}s ago"),
-        60..3600 => format!("{}m ago", seconds / 60),
-        3600..86400 => format!("{}h ago", seconds / 3600),
-        _ => format!("{}d ago", seconds / 86400),
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86400),
     }
 }
 

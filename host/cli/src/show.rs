@@ -1,7 +1,8 @@
 //! Sessions, items and events in words for people.
 
 use mainstay_core::event::{EventBody, InputContent, Piece, Record, TurnOutcome};
-use mainstay_core::history::{Ending, Item, ItemBody};
+use mainstay_core::history::{Approval, ChildOutcome, Ending, Item, ItemBody};
+use mainstay_core::id::Millis;
 use mainstay_core::model::{Content, Part, ToolOutcome, text_of};
 use mainstay_core::outbox::Notice;
 use mainstay_core::plugin::{Action, Condition};
@@ -9,7 +10,7 @@ use mainstay_core::tail::Status;
 use mainstay_server::wire::Session;
 use owo_colors::OwoColorize as _;
 
-use crate::printer::{ago, brief, tame};
+use crate::printer::{ago, brief, span, tame};
 
 /// What a session is doing, in its colour.
 pub(crate) fn status(status: Status) -> String {
@@ -39,7 +40,7 @@ fn status_width(status: Status) -> usize {
 }
 
 /// A session as a line of a list.
-pub(crate) fn line(session: &Session, now: u64) -> String {
+pub(crate) fn line(session: &Session, now: Millis) -> String {
     let pad = " ".repeat(12_usize.saturating_sub(status_width(session.status)));
     let title = session
         .title
@@ -56,7 +57,7 @@ pub(crate) fn line(session: &Session, now: u64) -> String {
 }
 
 /// A session with all that matters.
-pub(crate) fn session(session: &Session) -> Vec<String> {
+pub(crate) fn session(session: &Session, now: Millis) -> Vec<String> {
     let mut lines = vec![
         format!("session   {}", session.id.bold()),
         format!("status    {}", status(session.status)),
@@ -96,10 +97,155 @@ pub(crate) fn session(session: &Session) -> Vec<String> {
     if session.attempts > 0 {
         lines.push(format!("crashes   {} in a row", session.attempts));
     }
+    lines.extend(place(session));
+    lines.extend(parked(session, now));
     if let Some(held) = &session.held {
         lines.push(format!("held      {}", tame(held).yellow()));
     }
+    lines.push(format!("resume    {}", word(&session.resume.mode)));
+    if let Some(age) = session.resume.max_age_ms {
+        lines.push(format!(
+            "          asks once it is left alone for {}",
+            span(age)
+        ));
+    }
     lines
+}
+
+/// Where a session comes from and what hangs below it.
+fn place(session: &Session) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(parent) = &session.parent {
+        lines.push(format!(
+            "parent    {}, as {}",
+            parent.session,
+            tame(&parent.key)
+        ));
+    }
+    for child in &session.children {
+        let state = if child.ended { "ended" } else { "not ended" };
+        lines.push(format!(
+            "child     {}  {}, {state}",
+            child.session,
+            tame(&child.key)
+        ));
+    }
+    if let Some(forked) = &session.forked {
+        lines.push(format!(
+            "forked    from {} through {}",
+            forked.session, forked.through
+        ));
+    }
+    if let Some(origin) = &session.imported_from {
+        lines.push(format!("imported  from {}", tame(origin)));
+    }
+    if let Some(through) = session.reverted_to {
+        lines.push(format!(
+            "reverted  shown through {through}; the next input makes that final"
+        ));
+    }
+    lines
+}
+
+/// What a session waits for and asks.
+fn parked(session: &Session, now: Millis) -> Vec<String> {
+    let mut lines = Vec::new();
+    let until = session.wait.as_ref().map(|wait| &wait.until[..]);
+    if session.wait.is_some() {
+        lines.push(format!("waits     {}", waits_for(session, now)));
+    }
+    let mut shown = 0;
+    for condition in until.unwrap_or_default() {
+        if let Condition::Approval(request) = condition {
+            shown += 1;
+            lines.push(format!(
+                "asks      {}: {}",
+                tame(&request.key),
+                brief(&request.question, 100)
+            ));
+        }
+    }
+    if session.open_approvals > shown {
+        lines.push(format!(
+            "approvals {} open; list them with `mainstay session approvals {}`",
+            session.open_approvals, session.id
+        ));
+    }
+    lines
+}
+
+/// What the turn is parked for, in a line.
+fn waits_for(session: &Session, now: Millis) -> String {
+    let until = session.wait.iter().flat_map(|wait| &wait.until);
+    let words = until.map(|condition| match condition {
+        Condition::Time(at) => match at.saturating_sub(now) {
+            0 => "its time, which has come".into(),
+            left => format!("its time, in {}", span(left)),
+        },
+        other => tame(&self::condition(other)).into_owned(),
+    });
+    words.collect::<Vec<_>>().join(" or ")
+}
+
+/// What a session waits for and the commands that end that, for people.
+pub(crate) fn waiting(session: &Session, now: Millis) -> Vec<String> {
+    let Some(wait) = &session.wait else {
+        return Vec::new();
+    };
+    let id = session.id;
+    let mut lines = vec![format!("the session waits for {}", waits_for(session, now))];
+    let mut alone = false;
+    for condition in &wait.until {
+        match condition {
+            Condition::Time(_) => alone = true,
+            Condition::Signal(name) => lines.push(format!(
+                "  send it with `mainstay session signal {id} {}`",
+                argument(name)
+            )),
+            Condition::Approval(request) => {
+                let key = argument(&request.key);
+                lines.push(format!("  it asks: {}", brief(&request.question, 400)));
+                lines.push(format!(
+                    "  answer with `mainstay session approve {id} {key}` or `mainstay session deny {id} {key}`"
+                ));
+            }
+            Condition::Children(keys) => {
+                alone = true;
+                let ids = keys.iter().filter_map(|key| {
+                    let child = session.children.iter().find(|child| child.key == *key);
+                    child
+                        .filter(|child| !child.ended)
+                        .map(|child| child.session)
+                });
+                lines.extend(
+                    ids.map(|child| format!("  look at it with `mainstay session show {child}`")),
+                );
+            }
+        }
+    }
+    if session.pending_inputs > 0 {
+        lines.push(format!(
+            "  {} pending until then; `mainstay session interrupt {id}` ends the wait",
+            match session.pending_inputs {
+                1 => "1 input is".into(),
+                inputs => format!("{inputs} inputs are"),
+            }
+        ));
+    }
+    if alone {
+        lines.push("  it goes on by itself while `mainstay serve` runs".into());
+    }
+    lines
+}
+
+/// Text as one argument of a shell's command.
+fn argument(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into()
+    } else {
+        format!("'{}'", tame(text).replace('\'', r"'\''"))
+    }
 }
 
 /// An item of a history.
@@ -147,7 +293,31 @@ pub(crate) fn item(item: &Item) -> Vec<String> {
             ]
         }
         ItemBody::Signal(signal) => vec![format!("(signal {})", tame(&signal.name))],
-        _ => Vec::new(),
+        ItemBody::Approval(answer) => vec![format!("({})", answered(answer))],
+        ItemBody::Timer => vec!["(the time has come)".into()],
+        ItemBody::Child(child) => {
+            let came = match &child.outcome {
+                ChildOutcome::Done(parts) => format!("is done: {}", brief(&text_of(parts), 100)),
+                ChildOutcome::Failed(error) => format!("failed: {}", brief(error, 100)),
+                ChildOutcome::Cancelled => "was cancelled".into(),
+                ChildOutcome::Quarantined(reason) => {
+                    format!("is quarantined: {}", brief(reason, 100))
+                }
+            };
+            vec![format!("(child {} {came})", tame(&child.key))]
+        }
+        ItemBody::Note(_) | ItemBody::Other(_) => Vec::new(),
+    }
+}
+
+fn answered(answer: &Approval) -> String {
+    let verdict = match answer.approved {
+        true => "approved",
+        false => "denied",
+    };
+    match &answer.reason {
+        Some(reason) => format!("{} {verdict}: {}", tame(&answer.key), brief(reason, 100)),
+        None => format!("{} {verdict}", tame(&answer.key)),
     }
 }
 
@@ -235,6 +405,9 @@ fn says(body: &EventBody) -> String {
             content, delivery, ..
         } => match content {
             InputContent::Prompt { parts } => format!("{}: {}", word(delivery), text(parts)),
+            InputContent::Signal(signal) => format!("{}: signal {}", word(delivery), signal.name),
+            InputContent::Approval(answer) => format!("{}: {}", word(delivery), answered(answer)),
+            InputContent::Child(child) => format!("{}: child {}", word(delivery), child.key),
             other => format!("{}: {}", word(delivery), other.kind()),
         },
         EventBody::ExecutionStarted { execution, owner } => format!("{execution} of {owner}"),
@@ -355,5 +528,80 @@ fn piece(piece: &Piece) -> String {
         Piece::HostedResult(result) => format!("hosted result {}", result.call),
         Piece::ProviderState(_) => "(provider state)".into(),
         Piece::Media(media) => format!("[{}]", media.media_type),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::event::SessionCreated;
+    use mainstay_core::id::SessionId;
+    use mainstay_core::plugin::ApprovalRequest;
+    use mainstay_core::wait::Waiting;
+
+    use super::*;
+
+    fn parked_for(until: Vec<Condition>) -> Session {
+        let json = serde_json::json!({
+            "id": SessionId::new(), "agent": SessionCreated::default().agent, "status": "waiting",
+            "head": 1, "created_at": 0, "updated_at": 0, "turn_open": true, "pending_inputs": 0,
+            "attempts": 0, "cancelled": false,
+            "usage": mainstay_core::tail::Totals::default(),
+        });
+        let mut session: Session = serde_json::from_value(json).expect("a session");
+        session.wait = Some(Waiting {
+            step: 1,
+            until,
+            wake_at: None,
+        });
+        session
+    }
+
+    #[test]
+    fn each_wait_names_the_command_that_ends_it() {
+        let request = ApprovalRequest {
+            key: "it's so".into(),
+            question: "Really?".into(),
+            details: None,
+        };
+        let session = parked_for(vec![
+            Condition::Signal("go".into()),
+            Condition::Approval(request),
+            Condition::Time(60_000),
+        ]);
+        let id = session.id;
+        let lines = waiting(&session, 0);
+        let key = r"'it'\''s so'";
+        assert_eq!(
+            lines,
+            [
+                "the session waits for signal go or approval it's so or its time, in 1m".to_owned(),
+                format!("  send it with `mainstay session signal {id} go`"),
+                "  it asks: Really?".to_owned(),
+                format!(
+                    "  answer with `mainstay session approve {id} {key}` or `mainstay session deny {id} {key}`"
+                ),
+                "  it goes on by itself while `mainstay serve` runs".to_owned(),
+            ]
+        );
+        assert!(
+            waiting(
+                &Session {
+                    wait: None,
+                    ..session
+                },
+                0
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_parked_session_shows_what_it_asks() {
+        let mut session = parked_for(vec![Condition::Signal("go".into())]);
+        session.open_approvals = 1;
+        let lines = super::session(&session, 0).join("\n");
+        assert!(lines.contains("waits     signal go"), "{lines}");
+        assert!(lines.contains("approvals 1 open"), "{lines}");
+        assert!(lines.contains("resume    auto"), "{lines}");
     }
 }

@@ -1,6 +1,7 @@
-//! Components for tests of the host: the shipped plugins, and one hostile plugin of each kind.
+//! Components for tests of the host: the shipped plugins, one hostile plugin of each kind, and a
+//! runner that follows plans.
 //!
-//! What the hostile ones do is written at the top of their crates, `runner`, `provider` and `toolbox`
+//! What they do is written at the top of their crates, `runner`, `provider`, `toolbox` and `planner`
 //! beside this one.
 
 /// The runner `loop`.
@@ -17,6 +18,9 @@ pub const FILES: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_FILES"));
 
 /// The toolbox `web`.
 pub const WEB: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_WEB"));
+
+/// The runner `planner`: follows the plan in the newest prompt.
+pub const PLANNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_PLANNER"));
 
 /// The runner `hostile-runner`: misbehaves as the prompt says.
 pub const HOSTILE_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_RUNNER"));
@@ -82,6 +86,7 @@ mod tests {
     fn runners_and_providers_reach_nothing() {
         check(LOOP, "steps", &RUNNER);
         check(HOSTILE_RUNNER, "steps", &RUNNER);
+        check(PLANNER, "steps", &RUNNER);
         for provider in [OPENAI_CHAT, PARROT, HOSTILE_PROVIDER] {
             check(provider, "models", &PROVIDER);
         }

@@ -271,12 +271,12 @@ impl Maker {
     /// One death after the other, in one place.
     fn deaths(&mut self, first_ms: u64) -> Vec<Timed> {
         let node = self.node();
-        let every_ms = self.rng.random_range(300..1_500);
+        let every_ms = self.rng.random_range(300..1_000);
         let mut deaths = Vec::new();
-        for n in 0..self.rng.random_range(3..=8) {
+        for n in 0..self.rng.random_range(5..=12) {
             let action = Action::Kill {
                 node,
-                when: When::After(self.rng.random_range(1..=3)),
+                when: When::After(self.rng.random_range(1..=2)),
                 back_ms: 20,
             };
             let at_ms = first_ms + n * every_ms;

@@ -63,8 +63,15 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
         tokio::select! {
             told = follow.next() => match told? {
                 Some(told) => {
-                    let is_end = matches!(&told, Told::Event(record) if record.kind == "turn.ended");
+                    let kind = match &told {
+                        Told::Event(record) => record.kind.clone(),
+                        _ => String::new(),
+                    };
+                    let is_end = kind == "turn.ended";
                     show.told(told)?;
+                    if kind == "execution.suspended" {
+                        show.waits(&client.session(id).await?);
+                    }
                     if is_end {
                         ended(context, &mut show);
                     }
@@ -102,12 +109,10 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
 }
 
 async fn send(context: &Context, client: &Client, id: SessionId, line: &str) -> Result<()> {
-    // A line that is typed while the agent works is for what it works on.
-    let running = matches!(
-        client.session(id).await?.status,
-        Status::Running | Status::Recovering
-    );
-    let delivery = if running {
+    // A line that is typed while the agent works or waits is for what it works on.
+    let status = client.session(id).await?.status;
+    let running = matches!(status, Status::Running | Status::Recovering);
+    let delivery = if running || status == Status::Waiting {
         Delivery::Steer
     } else {
         Delivery::Queue

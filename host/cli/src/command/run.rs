@@ -85,10 +85,15 @@ async fn follow(context: &Context, opened: &Opened, prompt: Option<&str>) -> Res
     drop(follow);
     printer.end_line()?;
     show.end(&session)?;
-    if prompt.is_none() && show.outcome.is_none() {
+    if prompt.is_none() && show.outcome.is_none() && session.wait.is_none() {
         printer.note("the session has nothing left to do");
     } else if !printer.json && !printer.live {
-        let answer = show::answer(&client.newest(session.id, NEWEST).await?);
+        let mut items = client.newest(session.id, NEWEST).await?;
+        if prompt.is_some() {
+            // What was said before is no answer to what was asked now.
+            items.retain(|item| item.seq > *after);
+        }
+        let answer = show::answer(&items);
         if !answer.is_empty() {
             printer.text(&answer)?;
             printer.end_line()?;

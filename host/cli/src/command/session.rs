@@ -99,7 +99,8 @@ async fn show(context: &Context, id: SessionId) -> Result<()> {
         printer.value(&serde_json::json!({ "session": session, "messages": items }))?;
         return Ok(());
     }
-    for line in show::session(&session) {
+    let now = SystemClock::default().wall();
+    for line in show::session(&session, now) {
         printer.line(line)?;
     }
     printer.line("")?;
