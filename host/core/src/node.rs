@@ -12,9 +12,10 @@ use crate::config::{Settings, SharedConfig};
 use crate::coordinator::{Coordinator, RunOutcome};
 use crate::edit::{self, Fork};
 use crate::event::{Delivery, Forked, InputContent, Record, SessionCreated};
-use crate::history::{Approval, Item};
+use crate::history::{Approval, Item, Order};
 use crate::id::{InputId, OwnerId, Seq, SessionId};
 use crate::live::{Hints, Hub, Live};
+use crate::model::Range;
 use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
 use crate::replay::{Replay, Replayed};
@@ -398,6 +399,15 @@ impl Node {
             .await?
             .revert();
         let through = revert.through;
+        let hidden = Range {
+            after: through,
+            through: tail.session.shown_through(),
+        };
+        let store = &self.shared.store;
+        let hides = store.items(session, hidden, Order::OldestFirst, 1).await?;
+        if hides.is_empty() {
+            return Err(Refused::NothingToRevert(session).into());
+        }
         self.shared.commit(session, Write::Revert(revert)).await?;
         Ok(through)
     }
@@ -574,7 +584,7 @@ pub fn log(
             if let Some(record) = reader.page.pop_front() {
                 reader.cursor = record.seq;
                 // A type of a newer build is not for this reader, but moves its cursor.
-                if !crate::event::KINDS.contains(&record.kind.as_str()) {
+                if !crate::event::knows(&record.kind, record.version) {
                     continue;
                 }
                 return Some((Ok(Followed::Event(record)), reader));

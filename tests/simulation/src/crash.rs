@@ -28,7 +28,10 @@ pub enum Point {
 pub struct Crashing {
     inner: Arc<dyn Store>,
     at: Option<Point>,
+    clients: AtomicBool,
     commits: AtomicUsize,
+    scans: AtomicUsize,
+    rows: AtomicUsize,
     dead: AtomicBool,
     died: Notify,
 }
@@ -38,7 +41,10 @@ impl Crashing {
         Arc::new(Self {
             inner,
             at,
+            clients: AtomicBool::new(false),
             commits: AtomicUsize::new(0),
+            scans: AtomicUsize::new(0),
+            rows: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             died: Notify::new(),
         })
@@ -49,8 +55,27 @@ impl Crashing {
         self.commits.load(Ordering::SeqCst)
     }
 
+    /// From now on clients' writes count as commits too, so that the process can die at one.
+    pub fn count_clients(&self) {
+        self.clients.store(true, Ordering::SeqCst);
+    }
+
+    /// Looks of the recovery loop so far.
+    pub fn scans(&self) -> usize {
+        self.scans.load(Ordering::SeqCst)
+    }
+
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Events, items and inputs that were read so far, measured ones included.
+    pub fn rows(&self) -> usize {
+        self.rows.load(Ordering::SeqCst)
+    }
+
+    fn read(&self, rows: usize) {
+        self.rows.fetch_add(rows, Ordering::SeqCst);
     }
 
     /// Returns once the process has died.
@@ -84,7 +109,7 @@ impl Store for Crashing {
             commit.write,
             Write::Claim { .. } | Write::Append(_) | Write::Recover { .. }
         );
-        if !own {
+        if !own && !self.clients.load(Ordering::SeqCst) {
             return self.inner.commit(commit).await;
         }
         if self.at == Some(Point::Before(self.commits())) {
@@ -113,7 +138,9 @@ impl Store for Crashing {
         after: Seq,
         limit: u32,
     ) -> Result<Option<(Vec<Record>, Seq)>, StoreError> {
-        self.inner.events(session, after, limit).await
+        let page = self.inner.events(session, after, limit).await?;
+        self.read(page.as_ref().map_or(0, |(records, _)| records.len()));
+        Ok(page)
     }
 
     async fn items(
@@ -123,15 +150,21 @@ impl Store for Crashing {
         order: Order,
         limit: u32,
     ) -> Result<Vec<Item>, StoreError> {
-        self.inner.items(session, range, order, limit).await
+        let items = self.inner.items(session, range, order, limit).await?;
+        self.read(items.len());
+        Ok(items)
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
-        self.inner.measure(session, range).await
+        let size = self.inner.measure(session, range).await?;
+        self.read(size.items as usize);
+        Ok(size)
     }
 
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
-        self.inner.inputs(session, all).await
+        let inputs = self.inner.inputs(session, all).await?;
+        self.read(inputs.len());
+        Ok(inputs)
     }
 
     async fn sessions(
@@ -152,6 +185,7 @@ impl Store for Crashing {
 
     async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
         self.alive().await;
+        self.scans.fetch_add(1, Ordering::SeqCst);
         self.inner.scan(limit).await
     }
 

@@ -198,6 +198,8 @@ fn rebuilding_gives_the_same_rows(dump: &Dump, events: &[Event]) {
     let rebuilt: Vec<_> = items.into_values().collect();
     assert_eq!(rebuilt, dump.items, "items rebuilt from the log differ");
     let session = dump.session.as_ref().expect("a session's row");
+    // Where it was imported from is in no event.
+    tail.session.origin.clone_from(&session.origin);
     assert_eq!(
         &tail.session, session,
         "the session's row rebuilt from the log differs"

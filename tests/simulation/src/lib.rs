@@ -2,6 +2,7 @@
 //! commit, the ten invariants as functions, and a world that ties them together.
 
 pub mod crash;
+pub mod decisions;
 pub mod invariant;
 pub mod plugins;
 pub mod world;

@@ -6,10 +6,12 @@
 //! - [`rows`] writes the rows of such a group, one statement per table.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
+//! - [`foreign`] looks for what a newer build has written.
 //!
 //! The store's clock is wall time as it was when the file was opened and the monotonic clock since.
 
 pub(crate) mod file;
+mod foreign;
 mod read;
 mod rows;
 mod writer;
@@ -367,6 +369,7 @@ impl SqliteStore {
             sqlx::query(sql).execute(&mut conn).await.map_err(sqlite)?;
         }
 
+        foreign::settle(&mut conn).await.map_err(sqlite)?;
         let shared = Arc::new(Shared::new(&options, Some(lock)));
         sqlx::query(CLAIM_EXPIRE_ALL)
             .bind(read::signed(shared.now()))
