@@ -16,6 +16,28 @@ CREATE TABLE event (
     CHECK (execution IS NULL OR recovery IS NULL)
 ) STRICT;
 
+-- The types and versions that events in this file have, whichever build wrote them.
+CREATE TABLE kind (
+    type    TEXT    NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (type, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER event_kind
+AFTER INSERT ON event
+WHEN NOT EXISTS (SELECT 1 FROM kind WHERE type = NEW.type AND version = NEW.version)
+BEGIN
+    INSERT INTO kind (type, version) VALUES (NEW.type, NEW.version);
+END;
+
+-- Of each session the first event that the build which opened the file last does not know.
+CREATE TABLE foreign_event (
+    session TEXT    NOT NULL PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    type    TEXT    NOT NULL,
+    version INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- One result per call, whoever writes it.
 CREATE UNIQUE INDEX event_call_result
     ON event (session, data -> '$.step', data -> '$.result.call')
@@ -153,3 +175,6 @@ CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The name by which this store's sessions are known elsewhere.
+INSERT INTO meta (key, value) VALUES ('name', 'store:' || lower(hex(randomblob(16))));

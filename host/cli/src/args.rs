@@ -244,6 +244,20 @@ pub(crate) enum Session {
         #[arg(long, conflicts_with = "before")]
         undo: bool,
     },
+    /// Write a session to a file of JSON lines
+    Export {
+        id: SessionId,
+        /// Standard output if left out
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+    },
+    /// Take an exported session in
+    Import {
+        file: PathBuf,
+        /// Skip a session of another origin instead of refusing it
+        #[arg(long)]
+        lenient: bool,
+    },
     /// Make an imported session this store's own
     Adopt { id: SessionId },
     /// Take a session from the process that runs it

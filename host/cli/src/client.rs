@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use mainstay_core::event::{Delivery, Record};
+use mainstay_core::export::Imported;
 use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
@@ -146,6 +147,22 @@ impl Client {
     ) -> Result<T> {
         let path = format!("/sessions/{id}/{what}");
         self.json(self.request(method, &path), body).await
+    }
+
+    /// A session as JSON lines, as they come.
+    pub(crate) async fn export(&self, id: SessionId) -> Result<Response> {
+        let path = format!("/sessions/{id}/export");
+        self.answer(self.request(Method::GET, &path)).await
+    }
+
+    /// Sends an export.
+    pub(crate) async fn import(&self, body: reqwest::Body, lenient: bool) -> Result<Imported> {
+        let path = format!("/imports?lenient={lenient}");
+        let request = self
+            .request(Method::POST, &path)
+            .header("content-type", "application/jsonl")
+            .body(body);
+        self.parse(self.answer(request).await?).await
     }
 
     pub(crate) async fn approvals(&self, id: SessionId) -> Result<Vec<Approval>> {

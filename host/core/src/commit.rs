@@ -106,6 +106,19 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// Whether it only keeps, changes or takes back what is pending.
+    fn is_of_inputs(&self) -> bool {
+        matches!(
+            self,
+            Self::Admit { .. }
+                | Self::CancelInput { .. }
+                | Self::Redeliver { .. }
+                | Self::Wake { .. }
+        )
+    }
+}
+
 /// Events of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Append {
@@ -293,12 +306,7 @@ impl Commit {
         let Write::Replay(replay) = &self.write else {
             return Vec::new();
         };
-        let admitted = replay
-            .records
-            .iter()
-            .filter(|record| record.kind == "input.admitted");
-        let ids = admitted.filter_map(|record| record.data.get("input")?.as_str()?.parse().ok());
-        ids.collect()
+        replay.records.iter().filter_map(Record::admits).collect()
     }
 
     /// Seqs, first and last, whose events the store is to look up in this session.
@@ -357,6 +365,11 @@ pub fn apply(
         _ if work.tail.session.imported().is_some() => {
             work.tail.may_run()?;
             Reply::Done
+        }
+        // What this build does not know may change what anything else means. Inputs are only kept.
+        write if work.tail.session.foreign.is_some() && !write.is_of_inputs() => {
+            let foreign = work.tail.session.foreign.take().unwrap_or_default();
+            return Err(NotRunnable::Foreign(foreign).into());
         }
         Write::Revert(revert) => {
             if work.tail.claim.is_some() || work.tail.session.turn.is_some() {
@@ -471,6 +484,10 @@ pub fn apply(
                 work.push(EventBody::SessionHeld { reason })?;
                 return Ok(work.finish(Reply::Held(reason)));
             }
+            // What was admitted before the revert enters the history behind it.
+            if work.tail.session.revert.is_some() {
+                work.push(EventBody::RevertCommitted {})?;
+            }
             work.tail.claim = Some(Claim {
                 session,
                 execution: *execution,
@@ -582,7 +599,10 @@ impl Work {
     }
 
     fn finish(mut self, reply: Reply) -> Applied {
-        if let Some(claim) = self.tail.claim.take() {
+        // Of a session that is not wholly known, the claim stays as it was found.
+        if self.tail.session.foreign.is_none()
+            && let Some(claim) = self.tail.claim.take()
+        {
             self.tail.claim = Some(project::claim_after(&self.tail, claim));
         }
         let reply = match (reply, &self.tail.claim) {
@@ -851,17 +871,19 @@ fn interrupt(
         return Ok(Reply::Interrupted { was_busy });
     }
     let intended = work.tail.inputs.iter().any(|input| input.intent);
-    match &work.tail.claim {
+    let stops = match &work.tail.claim {
         // The first reason stays.
-        Some(claim) if claim.interrupt => {}
-        Some(_) => work.push(EventBody::InterruptRequested { cause })?,
-        None => {
-            if open || intended {
-                work.push(EventBody::InterruptRequested { cause })?;
-            }
-            for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
-                work.push(body)?;
-            }
+        Some(claim) => !claim.interrupt,
+        None => open,
+    };
+    // A parent's is written down even where it stops nothing, so that it is not followed later.
+    let followed = cause.is_some() && !work.tail.session.cancelled;
+    if stops || intended || followed {
+        work.push(EventBody::InterruptRequested { cause })?;
+    }
+    if work.tail.claim.is_none() {
+        for body in recovery::close_turn(&work.tail, TurnOutcome::Interrupted) {
+            work.push(body)?;
         }
     }
     if and_continue && work.tail.may_run().is_ok() {

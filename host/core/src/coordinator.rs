@@ -370,6 +370,9 @@ impl Inner {
 
 /// Runs a session until nothing rings any more.
 async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
+    if start.by_itself && start.resumed.is_none() {
+        start.resumed = crashed(&inner, session).await;
+    }
     loop {
         let outcome = match start.resumed {
             None => one(&inner, session, start).await,
@@ -417,6 +420,16 @@ async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
         slot.waiters = std::mem::take(&mut slot.successors);
         slot.stop = watch::Sender::new(Stop::Go);
     }
+}
+
+/// What a recovery knew of a session whose wake was lost with its node: the count of crashes is durable.
+async fn crashed(inner: &Inner, session: SessionId) -> Option<Resumed> {
+    let tail = inner.shared.store.tail(session).await.ok().flatten()?;
+    let attempts = tail.session.attempts;
+    (attempts > 0).then_some(Resumed {
+        attempts,
+        suspect: attempts > 1,
+    })
 }
 
 /// One claim and its execution. `None` while another claim stands, a dead one's included.
@@ -585,7 +598,8 @@ async fn deliveries(inner: Arc<Inner>) {
                         Effect::Woken(session, scope) => {
                             inner.wake(session, scope, Start::default());
                         }
-                        Effect::Stopped(session) => inner.interrupted(session),
+                        // What runs by now may have been asked for since: its mark decides.
+                        Effect::Stopped(session) => stop_marked(&inner, session).await,
                     }
                 }
             }
@@ -600,15 +614,20 @@ async fn deliveries(inner: Arc<Inner>) {
 async fn marked(inner: &Arc<Inner>) {
     let sessions: Vec<SessionId> = inner.slots().keys().copied().collect();
     for session in sessions {
-        if let Ok(Some(tail)) = inner.shared.store.tail(session).await
-            && tail
-                .claim
-                .as_ref()
-                .is_some_and(|claim| claim.interrupt && claim.owner == inner.shared.owner)
-            && let Some(slot) = inner.slots().get(&session)
-        {
-            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
-        }
+        stop_marked(inner, session).await;
+    }
+}
+
+/// Stops what runs here of the session, if its claim bears the mark.
+async fn stop_marked(inner: &Inner, session: SessionId) {
+    if let Ok(Some(tail)) = inner.shared.store.tail(session).await
+        && tail
+            .claim
+            .as_ref()
+            .is_some_and(|claim| claim.interrupt && claim.owner == inner.shared.owner)
+        && let Some(slot) = inner.slots().get(&session)
+    {
+        slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::{Content, Part, Range};
 use crate::node::Shared;
 use crate::outbox::{self, Ended, Notice};
 use crate::port::StoreError;
-use crate::tail::Scope;
+use crate::tail::{NotRunnable, Scope};
 
 /// What a delivery means for the sessions of this node.
 pub(crate) enum Effect {
@@ -141,6 +141,10 @@ async fn create(
 fn settled<T>(done: Result<T, StoreError>) -> Result<Option<()>, StoreError> {
     match done {
         Ok(_) => Ok(Some(())),
+        // A build that knows all of that session is still to come.
+        Err(error @ StoreError::Refused(Refused::NotRunnable(NotRunnable::Foreign(_)))) => {
+            Err(error)
+        }
         Err(StoreError::Refused(refused)) => {
             warn!(%refused, "a notice was not taken");
             Ok(None)

@@ -139,8 +139,13 @@ async fn cut(store: &dyn Store, tail: &Tail, through: Seq) -> Result<Cut, StoreE
         through = through.min(step.saturating_sub(1));
     }
     let mut items = items(store, session, through).await?;
-    let through = transcript::settled_boundary(&items, through);
-    items.retain(|item| item.seq <= through);
+    let boundary = transcript::settled_boundary(&items, through);
+    // What a runner stored behind the last item, when it was done for example, belongs to that place.
+    let settled = match items.last() {
+        Some(last) if last.seq > boundary => boundary,
+        _ => through,
+    };
+    items.retain(|item| item.seq <= boundary);
     let context_after = items
         .iter()
         .rev()
@@ -148,17 +153,15 @@ async fn cut(store: &dyn Store, tail: &Tail, through: Seq) -> Result<Cut, StoreE
             ItemBody::Compaction(compaction) => Some(compaction.through),
             _ => None,
         })
-        .unwrap_or(match tail.session.forked {
-            // A fork's first context base is in no item.
-            Some(_) => tail.session.context_after.min(through),
-            None => 0,
-        });
-    let state = match &tail.session.state {
-        Some((seq, _)) if *seq > through => state(store, session, through).await?,
-        state => state.clone(),
+        // A fork has the summaries of its source among its items.
+        .unwrap_or(0);
+    let state = match (&tail.session.revert, &tail.session.state) {
+        (Some(revert), _) if settled == revert.through => revert.state.clone(),
+        (_, Some((seq, _))) if *seq > settled => state(store, session, settled).await?,
+        (_, state) => state.clone(),
     };
     Ok(Cut {
-        through,
+        through: boundary,
         items,
         context_after,
         state,
@@ -186,14 +189,15 @@ async fn items(
     }
 }
 
-/// What a runner last stored at or before `through`.
+/// What a runner last stored at or before `through`, as it stands there: a fork brings a state along,
+/// and a revert that became final brought an older one back.
 async fn state(
     store: &dyn Store,
     session: SessionId,
     through: Seq,
 ) -> Result<Option<(Seq, State)>, StoreError> {
     const PAGE: u32 = 256;
-    let (mut after, mut found) = (0, None);
+    let (mut after, mut found, mut reverted) = (0, None, None);
     loop {
         let page = store.events(session, after, PAGE).await?;
         let Some((records, _)) = page.filter(|(records, _)| !records.is_empty()) else {
@@ -204,12 +208,23 @@ async fn state(
             if record.seq > through {
                 return Ok(found);
             }
-            let decided = match record.decode().map(|event| event.body) {
-                Ok(EventBody::StepStarted(started)) => Some(started),
-                Ok(EventBody::TurnEnded { decided, .. }) => decided,
+            let stored = match record.decode().map(|event| event.body) {
+                Ok(EventBody::StepStarted(started)) => started.state,
+                Ok(EventBody::TurnEnded { decided, .. }) => {
+                    decided.and_then(|decided| decided.state)
+                }
+                Ok(EventBody::HistoryForked { state, .. }) => state,
+                Ok(EventBody::HistoryReverted(revert)) => {
+                    reverted = Some(revert.state);
+                    None
+                }
+                Ok(EventBody::RevertCommitted {}) => {
+                    found = reverted.take().unwrap_or(found);
+                    None
+                }
                 _ => None,
             };
-            if let Some(state) = decided.and_then(|decided| decided.state) {
+            if let Some(state) = stored {
                 found = Some((record.seq, state));
             }
         }

@@ -578,7 +578,7 @@ impl Record {
             kind: self.kind.clone(),
             version: self.version,
         };
-        if self.version != 1 || !KINDS.contains(&self.kind.as_str()) {
+        if !knows(&self.kind, self.version) {
             return Err(unknown());
         }
         let tagged = serde_json::json!({ "type": self.kind, "data": self.data });
@@ -598,6 +598,24 @@ impl Record {
             body,
         })
     }
+
+    /// The input that it admits.
+    pub(crate) fn admits(&self) -> Option<InputId> {
+        let input = (self.kind == "input.admitted").then(|| self.data.get("input"))??;
+        input.as_str()?.parse().ok()
+    }
+}
+
+/// Whether this build can read events of this type and version.
+#[must_use]
+pub fn knows(kind: &str, version: u32) -> bool {
+    version == 1 && KINDS.contains(&kind)
+}
+
+/// An event that this build does not know, in words for people.
+#[must_use]
+pub fn foreign(seq: Seq, kind: &str, version: u32) -> String {
+    format!("event {seq} of type {kind:?} version {version}")
 }
 
 /// Every type that this build knows.

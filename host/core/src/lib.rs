@@ -17,6 +17,7 @@ pub mod edit;
 mod effect;
 pub mod event;
 mod exchange;
+pub mod export;
 pub mod history;
 pub mod id;
 pub mod invariant;

@@ -548,7 +548,7 @@ pub fn log(
             if let Some(record) = reader.page.pop_front() {
                 reader.cursor = record.seq;
                 // A type of a newer build is not for this reader, but moves its cursor.
-                if !crate::event::KINDS.contains(&record.kind.as_str()) {
+                if !crate::event::knows(&record.kind, record.version) {
                     continue;
                 }
                 return Some((Ok(Followed::Event(record)), reader));

@@ -190,6 +190,9 @@ pub trait Store: Send + Sync + 'static {
         lease_ms: u64,
     ) -> Result<HashSet<ExecutionId>, StoreError>;
 
+    /// What this store is called as the origin of what is exported from it; the same for ever.
+    async fn name(&self) -> Result<String, StoreError>;
+
     /// The store's clock.
     async fn now(&self) -> Result<Millis, StoreError>;
 

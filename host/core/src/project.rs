@@ -142,7 +142,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }
         EventBody::SessionCancelled {} => {
             tail.session.cancelled = true;
-            tail.session.interrupting = tail.session.execution.is_some();
+            tail.session.interrupting = is_busy(&tail.session);
             clear_intents(tail, changes);
             if let Some(claim) = &mut tail.claim {
                 claim.interrupt = true;
@@ -244,7 +244,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         EventBody::InterruptRequested { cause } => {
             clear_intents(tail, changes);
             tail.session.followed = cause.or(tail.session.followed);
-            tail.session.interrupting = tail.session.execution.is_some();
+            tail.session.interrupting = is_busy(&tail.session);
             interrupt_children(tail, event.id);
             if let Some(claim) = &mut tail.claim {
                 claim.interrupt = true;
@@ -252,6 +252,9 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }
 
         EventBody::ExecutionStarted { execution, owner } => {
+            if let Some(other) = tail.session.execution {
+                return Err(format!("execution {other} has not ended"));
+            }
             tail.session.execution = Some(*execution);
             changes.executions.push(Execution {
                 id: *execution,
@@ -266,20 +269,16 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         | EventBody::ExecutionFailed { execution, .. }
         | EventBody::ExecutionInterrupted { execution, .. }
         | EventBody::ExecutionSuspended { execution } => {
-            let claim = tail
-                .claim
-                .as_mut()
-                .filter(|claim| claim.execution == *execution);
-            // Import has events and no claims; there the execution's row alone is kept.
-            if let Some(claim) = claim {
-                if claim.ended {
-                    return Err(format!("execution {execution} has its terminal already"));
-                }
-                claim.ended = true;
+            if tail.session.execution != Some(*execution) {
+                return Err(format!(
+                    "execution {execution} has not begun, or has its terminal"
+                ));
             }
-            if tail.session.execution == Some(*execution) {
-                tail.session.execution = None;
-                tail.session.interrupting = false;
+            tail.session.execution = None;
+            tail.session.interrupting = false;
+            // Import has events and no claims.
+            if let Some(claim) = &mut tail.claim {
+                claim.ended |= claim.execution == *execution;
             }
             changes.executions.push(Execution {
                 id: *execution,
@@ -335,6 +334,9 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 }
             }
             tail.session.attempts = 0;
+            if tail.session.execution.is_none() {
+                tail.session.interrupting = false;
+            }
             if let Some(claim) = &mut tail.claim {
                 claim.phase = crate::claim::Phase::Safe;
             }
@@ -899,6 +901,11 @@ fn take_input(tail: &mut Tail, id: crate::id::InputId) -> Result<Input, String> 
     let at = tail.inputs.iter().position(|input| input.id == id);
     at.map(|at| tail.inputs.remove(at))
         .ok_or_else(|| format!("input {id} is not pending"))
+}
+
+/// Whether there is something that an interrupt stops. A shutdown ends an execution and no turn.
+fn is_busy(session: &Session) -> bool {
+    session.execution.is_some() || session.turn.is_some()
 }
 
 /// The claim as it stands after a commit: its phase follows from the rows.

@@ -41,7 +41,7 @@ pub enum Outcome {
 ///
 /// | phase | what is written |
 /// |---|---|
-/// | `safe` | the terminal that was owed |
+/// | `safe` | the terminal that was owed; with an interrupt marked, the end of a turn that waits |
 /// | any, interrupt marked | every open call's result, the turn's end, the terminal |
 /// | `ready`, `continue` | the terminal `interrupted{crash}` |
 /// | `unknown` | verdicts on the open step, then as `continue` |
@@ -66,6 +66,10 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
     };
 
     if claim.phase == Phase::Safe {
+        if claim.interrupt || tail.session.cancelled {
+            // A turn that waits is `safe` as well.
+            events.extend(close_turn(tail, TurnOutcome::Interrupted));
+        }
         if !claim.ended {
             events.push(if claim.interrupt {
                 terminal(InterruptReason::User)
@@ -144,7 +148,8 @@ fn resume(
 #[must_use]
 pub fn adopt(tail: &Tail, now: Millis) -> Option<(Claim, Vec<EventBody>)> {
     let session = &tail.session;
-    if session.execution.is_none() && tail.step.is_none() {
+    // A shutdown's execution has ended; what a client stopped afterwards is still to be closed.
+    if session.execution.is_none() && tail.step.is_none() && !session.interrupting {
         return None;
     }
     let claim = Claim {

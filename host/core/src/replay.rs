@@ -3,9 +3,10 @@
 //! how far it got, so that an import that broke off goes on where it stopped.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::commit::{Applied, Known, Refused, Reply};
-use crate::event::{DecodeError, EventBody, Record};
+use crate::event::{DecodeError, Event, EventBody, Record};
 use crate::id::{EventId, InputId, Seq, SessionId};
 use crate::project::{self, RuleBroken};
 use crate::tail::{Changes, Origin, Tail};
@@ -98,8 +99,8 @@ pub(crate) fn replay(
     let mut tail = tail.cloned();
     let (mut events, mut changes) = (Vec::new(), Changes::default());
     let (mut held, mut refused) = (0, None);
-    for record in &replay.records {
-        match take(&mut tail, session, replay, known, record, &mut changes) {
+    for n in 0..replay.records.len() {
+        match take(&mut tail, session, replay, known, n, &mut changes) {
             Ok(Some(event)) => events.push(event),
             Ok(None) => held += 1,
             Err(error) => {
@@ -130,16 +131,22 @@ pub(crate) fn replay(
     })
 }
 
-/// Takes one record in. `None` if it was held already.
+/// Takes the record at `n` in. `None` if it was held already.
 fn take(
     tail: &mut Option<Tail>,
     session: SessionId,
     replay: &Replay,
     known: &Known,
-    record: &Record,
+    n: usize,
     changes: &mut Changes,
-) -> Result<Option<crate::event::Event>, ReplayError> {
+) -> Result<Option<Event>, ReplayError> {
+    // All before it were taken, or it would not be looked at.
+    let (record, earlier) = (&replay.records[n], &replay.records[..n]);
     let seq = record.seq;
+    let invalid = |cause: &str| ReplayError::Invalid {
+        seq,
+        cause: cause.into(),
+    };
     if record.session != session {
         let session = record.session;
         return Err(ReplayError::OtherSession { seq, session });
@@ -150,14 +157,14 @@ fn take(
         return Err(ReplayError::Gap { expected, got: seq });
     }
     if seq <= head {
-        return match known.held.iter().find(|held| held.seq == seq) {
-            Some(held) if held == record => Ok(None),
+        let mut held = known.held.iter().chain(earlier);
+        return match held.find(|held| held.seq == seq) {
+            Some(held) if is_same(held, record) => Ok(None),
             _ => Err(ReplayError::Diverged { seq }),
         };
     }
-    let bears = |other: &&Record| other.id == record.id;
-    let earlier = replay.records.iter().take_while(|other| *other != record);
-    if let Some(other) = known.events.iter().chain(earlier).find(bears) {
+    let mut bearers = known.events.iter().chain(earlier);
+    if let Some(other) = bearers.find(|other| other.id == record.id) {
         let (id, held) = (record.id, other.seq);
         return Err(ReplayError::IdReused { seq, id, held });
     }
@@ -169,21 +176,28 @@ fn take(
         },
         DecodeError::Damaged { seq, cause, .. } => ReplayError::Invalid { seq, cause },
     })?;
+    if !says_all(&event.encode().data, &record.data) {
+        return Err(invalid("its data hold a field that its type does not have"));
+    }
+    if event.execution.is_some() && event.recovery.is_some() {
+        return Err(invalid("an execution and a recovery wrote it"));
+    }
+    if i64::try_from(event.at).is_err() {
+        return Err(invalid("its time is out of range"));
+    }
     if let EventBody::InputAdmitted { input, .. } = &event.body
-        && let Some(other) = known.inputs.iter().find(|other| other.id == *input)
+        && let Some(other) = holder(known, earlier, *input)
     {
         return Err(ReplayError::InputReused {
             seq,
             input: *input,
-            session: other.session,
+            session: other,
         });
     }
     match tail {
         None => {
-            let mut begun = project::begin(&event).ok_or_else(|| ReplayError::Invalid {
-                seq,
-                cause: "a log begins with the session's creation".into(),
-            })?;
+            let mut begun = project::begin(&event)
+                .ok_or_else(|| invalid("a log begins with the session's creation"))?;
             begun.session.origin = Some(Origin {
                 name: replay.origin.clone(),
                 adopted: false,
@@ -193,12 +207,53 @@ fn take(
         Some(before) => {
             // Judged on a copy: a record that cannot stand leaves no trace.
             let (mut after, mut more) = (before.clone(), Changes::default());
-            project::project(&mut after, &event, &mut more).map_err(
-                |RuleBroken { seq, rule, .. }| ReplayError::Invalid { seq, cause: rule },
-            )?;
+            project::project(&mut after, &event, &mut more)
+                .map_err(|RuleBroken { rule, .. }| invalid(&rule))?;
+            // Its origin adopted it from another: that does not make it this store's own.
+            after.session.origin = before.session.origin.take();
             *before = after;
             changes.extend(more);
         }
     }
     Ok(Some(event))
+}
+
+/// Whether a record is the held one, which was written as this build words it.
+fn is_same(held: &Record, record: &Record) -> bool {
+    held == record
+        || (says_all(&held.data, &record.data)
+            && record.decode().is_ok_and(|event| event.encode() == *held))
+}
+
+/// Whether everything that `old` says stands in `new`. What is empty may be left out.
+fn says_all(new: &Value, old: &Value) -> bool {
+    match (new, old) {
+        (Value::Object(new), Value::Object(old)) => {
+            old.iter().all(|(name, old)| match new.get(name) {
+                Some(new) => says_all(new, old),
+                None => is_empty(old),
+            })
+        }
+        (Value::Array(new), Value::Array(old)) => {
+            new.len() == old.len() && new.iter().zip(old).all(|(new, old)| says_all(new, old))
+        }
+        _ => new == old,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+/// The session that holds an input already.
+fn holder(known: &Known, earlier: &[Record], input: InputId) -> Option<SessionId> {
+    let held = known.inputs.iter().find(|held| held.id == input);
+    let again = earlier.iter().find(|record| record.admits() == Some(input));
+    held.map(|held| held.session)
+        .or_else(|| again.map(|record| record.session))
 }

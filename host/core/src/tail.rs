@@ -106,7 +106,7 @@ pub struct Session {
     /// The store that it was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// An interrupt or cancel of the open execution stands in the log.
+    /// An interrupt or cancel of the open execution or turn stands in the log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupting: bool,
     /// A revert that the next input makes final. Items behind it are not shown.
@@ -557,14 +557,19 @@ impl Session {
     /// When its wait's timer is due. An imported session's fires where it comes from.
     #[must_use]
     pub fn wake_at(&self) -> Option<Millis> {
-        let wait = self.wait.as_ref().filter(|_| self.imported().is_none());
+        let wait = self.wait.as_ref().filter(|_| self.is_ours());
         wait.and_then(|wait| wait.wake_at)
     }
 
     /// Whether other sessions are to learn something from this store.
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        !self.outbox.is_empty() && self.imported().is_none()
+        !self.outbox.is_empty() && self.is_ours()
+    }
+
+    /// Neither another store goes on with it, nor a build that knows more of it.
+    fn is_ours(&self) -> bool {
+        self.imported().is_none() && self.foreign.is_none()
     }
 
     /// The origin of a session that is not this store's own.

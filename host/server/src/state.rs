@@ -138,7 +138,7 @@ impl ServerState {
         }))
     }
 
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Arc<Node> {
         &self.0.node
     }
 

@@ -3,18 +3,23 @@
 
 mod claim;
 mod differential;
+mod foreign;
 mod harness;
 mod inbox;
 mod log;
+mod plan;
 mod recovery;
+mod scan;
 mod things;
 
 pub use claim::*;
-pub use differential::store_2;
+pub use differential::{Tally, store_2};
+pub use foreign::log_20;
 pub use harness::{Harness, check_invariants};
 pub use inbox::*;
 pub use log::*;
 pub use recovery::*;
+pub use scan::*;
 pub use things::*;
 
 /// One test per case, each with a fresh harness of the given async function.
@@ -28,6 +33,7 @@ macro_rules! conformance {
             recov_21 recov_22 recov_23 recov_24
             inbox_2 inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
             tool_6 items_come_in_both_orders sessions_come_in_pages a_scan_lists_what_is_due
+            a_scan_lists_timers_that_are_due a_scan_lists_what_is_owed
             a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back
         }
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstay_core::commit::{Reply, Write};
 use mainstay_core::event::{Delivery, EventBody};
 use mainstay_core::port::{Store, StoreError};
-use mainstay_test_conformance::{Harness, conformance};
+use mainstay_test_conformance::{Harness, conformance, log_20};
 use mainstay_test_support::{ManualClock, MemoryStore, build};
 
 async fn open() -> Harness {
@@ -66,6 +66,20 @@ async fn a_lost_answer_is_found_again() {
     assert_eq!(log.len(), 2);
     assert_eq!((log[0].events.len(), log[1].events.len()), (1, 0));
     h.dump(session).await;
+}
+
+/// An event of a newer build keeps its session from being run, a claimed one among them.
+#[tokio::test]
+async fn log_20_what_a_newer_build_wrote_is_kept_and_not_run() {
+    let (h, store) = with_faults();
+    let (session, _, _) = h.step(build::call_model()).await;
+    store.plant(session, "later.kind", 7);
+    log_20(&h, session).await;
+    let (h, store) = with_faults();
+    let session = h.session().await;
+    h.prompt(session, Delivery::Steer).await;
+    store.plant(session, "later.kind", 7);
+    log_20(&h, session).await;
 }
 
 /// A gate holds commits back, before they are judged.

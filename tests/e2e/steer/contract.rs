@@ -13,7 +13,9 @@ pub(super) fn check(method: &str, path: &str, status: u16, media: &str, body: &V
     let document: Value = serde_json::from_str(DOCUMENT).unwrap();
     let path = path.split('?').next().unwrap();
     let paths = document["paths"].as_object().unwrap();
-    let found = paths.keys().find(|route| fits(route, &format!("/v1{path}")));
+    let found = paths
+        .keys()
+        .find(|route| fits(route, &format!("/v1{path}")));
     let route = found.unwrap_or_else(|| panic!("{path} is not in the document"));
     let operation = &paths[route][method.to_lowercase()];
     let answer = &operation["responses"][status.to_string()];

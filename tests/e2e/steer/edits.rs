@@ -82,7 +82,11 @@ async fn edit_3_a_revert_becomes_final_with_the_prompt_or_stands_as_before() {
     let inputs = format!("/sessions/{session}/inputs");
     let missing = json!({ "parts": [{ "media": {
         "digest": "0".repeat(64), "media_type": "image/png", "size": 1 } }] });
-    for wrong in [json!({ "text": "  " }), missing, json!({ "signal": { "name": "" } })] {
+    for wrong in [
+        json!({ "text": "  " }),
+        missing,
+        json!({ "signal": { "name": "" } }),
+    ] {
         let path = inputs.clone();
         api.refused((422, "invalid"), "POST", path, Some(wrong))
             .await;
@@ -131,22 +135,38 @@ async fn edit_4_a_fork_has_the_history_and_nothing_else() {
     let id = "01890000-0000-7000-8000-000000000f0f";
     let body = Some(json!({ "id": id, "through": seq(&six[3]) }));
     let forked = api.expect(201, "POST", &fork, body.clone()).await;
-    assert_eq!(api.expect(201, "POST", &fork, body).await, forked, "a retry");
+    assert_eq!(
+        api.expect(201, "POST", &fork, body).await,
+        forked,
+        "a retry"
+    );
     assert_eq!(forked["id"], id);
     assert_eq!(forked["forked"]["session"], *source);
     let through = forked["forked"]["through"].as_u64().unwrap();
     assert!((seq(&six[3])..seq(&six[4])).contains(&through), "{forked}");
     assert_eq!(
-        (&forked["status"], &forked["claim"], &forked["pending_inputs"]),
+        (
+            &forked["status"],
+            &forked["claim"],
+            &forked["pending_inputs"]
+        ),
         (&json!("idle"), &Value::Null, &json!(0))
     );
-    assert_eq!((forked.get("wait"), &forked["turn_open"]), (None, &json!(false)));
+    assert_eq!(
+        (forked.get("wait"), &forked["turn_open"]),
+        (None, &json!(false))
+    );
     let spent = forked["usage"].as_object().unwrap();
     assert!(spent.values().all(|spent| *spent == 0), "{forked}");
     assert!(api.inputs(id).await.is_empty());
 
     let copied = api.messages(id).await;
-    let bodies = |items: &[Value]| items.iter().map(|item| item["body"].clone()).collect::<Vec<_>>();
+    let bodies = |items: &[Value]| {
+        items
+            .iter()
+            .map(|item| item["body"].clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(bodies(&copied), bodies(&six[..4]));
     let seqs: Vec<u64> = api.events(id).await.iter().map(seq).collect();
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
@@ -171,5 +191,6 @@ async fn edit_5_what_has_no_message_cannot_be_forked() {
     let api = world.server().await;
     let empty = api.session().await;
     let path = format!("/sessions/{empty}/fork");
-    api.refused((409, "nothing-there"), "POST", path, None).await;
+    api.refused((409, "nothing-there"), "POST", path, None)
+        .await;
 }

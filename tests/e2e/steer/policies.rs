@@ -8,8 +8,8 @@ use super::world::{Api, World, of};
 /// A step that nothing ends but an interrupt or a kill.
 const ENDLESS: &str = "slow 600000 never said";
 
-/// A step that lasts a little and says four words.
-const LITTLE: &str = "slow 300 one two three four";
+/// A step that lasts long enough to be cut off, and ends.
+const LITTLE: &str = "slow 800 one two three four five";
 
 const AGENT: &str = "[agents.default]\nrunner = \"planner\"\ntoolboxes = []\n";
 
@@ -85,7 +85,10 @@ async fn api_6_busy_and_cancelled_sessions_say_what_to_do() {
     let cancelled = api.act(&session, "cancel", Value::Null).await;
     assert_eq!(cancelled["was_busy"], true);
     let shown = api.until(&session, "cancelled").await;
-    assert_eq!((&shown["cancelled"], &shown["claim"]), (&json!(true), &Value::Null));
+    assert_eq!(
+        (&shown["cancelled"], &shown["claim"]),
+        (&json!(true), &Value::Null)
+    );
     let refusal = (409, "session-cancelled");
     let path = |what: &str| format!("/sessions/{session}/{what}");
     let inputs = [
@@ -94,7 +97,8 @@ async fn api_6_busy_and_cancelled_sessions_say_what_to_do() {
         json!({ "compact": true }),
     ];
     for input in inputs {
-        api.refused(refusal, "POST", path("inputs"), Some(input)).await;
+        api.refused(refusal, "POST", path("inputs"), Some(input))
+            .await;
     }
     for what in ["run", "resume"] {
         api.refused(refusal, "POST", path(what), None).await;
@@ -123,12 +127,18 @@ async fn api_6_a_quarantined_session_runs_once_it_is_released() {
     }
     let prompt = json!({ "text": "say later" });
     let admitted = api.act(&session, "inputs", prompt).await;
-    assert!(admitted["held"].is_string(), "it is kept and says why: {admitted}");
+    assert!(
+        admitted["held"].is_string(),
+        "it is kept and says why: {admitted}"
+    );
     assert_eq!(api.idle(&session).await["status"], "quarantined");
 
     api.act(&session, "resume", Value::Null).await;
     let shown = api.idle(&session).await;
-    assert_eq!((&shown["status"], &shown["attempts"]), (&json!("idle"), &json!(0)));
+    assert_eq!(
+        (&shown["status"], &shown["attempts"]),
+        (&json!("idle"), &json!(0))
+    );
     assert_eq!(api.words(&session).await.last().unwrap(), "later");
 }
 
@@ -140,7 +150,10 @@ async fn api_10_what_was_promoted_stays_and_idle_answers_after_the_terminal() {
     assert_eq!(api.idle(&session).await["head"], 1, "idle: at once");
     let input = api.prompt(&session, LITTLE).await;
     let shown = api.idle(&session).await;
-    assert_eq!((&shown["status"], &shown["claim"]), (&json!("idle"), &Value::Null));
+    assert_eq!(
+        (&shown["status"], &shown["claim"]),
+        (&json!("idle"), &Value::Null)
+    );
     let events = api.events(&session).await;
     assert_eq!(events.last().unwrap()["type"], "execution.succeeded");
     assert_eq!(shown["head"], events.last().unwrap()["seq"]);
@@ -148,7 +161,8 @@ async fn api_10_what_was_promoted_stays_and_idle_answers_after_the_terminal() {
     let path = format!("/sessions/{session}/inputs/{input}");
     let steer = Some(json!({ "delivery": "steer" }));
     let refusal = (409, "input-settled");
-    api.refused(refusal, "PATCH", path.clone(), steer.clone()).await;
+    api.refused(refusal, "PATCH", path.clone(), steer.clone())
+        .await;
     api.refused(refusal, "DELETE", path, None).await;
     assert_eq!(api.events(&session).await, events);
     assert_eq!(api.idle(&session).await, shown, "idle: at once");
@@ -185,11 +199,14 @@ async fn killed(world: &World, mode: &str) -> (Api, String, String) {
 async fn goes_on(api: &Api, session: &str) {
     api.act(session, "resume", Value::Null).await;
     let shown = api.idle(session).await;
-    assert_eq!((&shown["status"], &shown["held"]), (&json!("idle"), &Value::Null));
+    assert_eq!(
+        (&shown["status"], &shown["held"]),
+        (&json!("idle"), &Value::Null)
+    );
     let words = api.words(session).await;
     assert_eq!(words.last().unwrap(), "queued");
     let said: String = words[1..words.len() - 2].concat();
-    for word in ["one", "four"] {
+    for word in ["one", "five"] {
         assert!(said.contains(word), "{words:?}");
     }
     let events = api.events(session).await;
@@ -198,7 +215,7 @@ async fn goes_on(api: &Api, session: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recov_policy_ask_holds_back_what_a_kill_cut_off_until_it_is_resumed() {
+async fn recov_19_ask_holds_back_what_a_kill_cut_off_until_it_is_resumed() {
     let world = World::new();
     let (api, session, queued) = killed(&world, "ask").await;
     assert_eq!(api.input(&session, &queued).await, ("pending".into(), true));
@@ -208,15 +225,18 @@ async fn recov_policy_ask_holds_back_what_a_kill_cut_off_until_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recov_policy_never_takes_the_intent_and_one_command_gives_it_back() {
+async fn recov_19_never_takes_the_intent_and_one_command_gives_it_back() {
     let world = World::new();
     let (api, session, queued) = killed(&world, "never").await;
-    assert_eq!(api.input(&session, &queued).await, ("pending".into(), false));
+    assert_eq!(
+        api.input(&session, &queued).await,
+        ("pending".into(), false)
+    );
     goes_on(&api, &session).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claim_take_over_supersedes_what_runs_and_counts_no_attempt() {
+async fn claim_21_a_take_over_supersedes_what_runs_and_counts_no_attempt() {
     let world = World::new();
     let api = world.server().await;
     let session = api.begin(LITTLE).await;

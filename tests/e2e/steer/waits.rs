@@ -71,7 +71,8 @@ async fn guarded(outside: &Outside) -> (World, Api, String) {
          [toolboxes.web]\nhttp = [{{ url = \"http://127.0.0.1:{port}/\", private = true }}]\n"
     ));
     let api = world.server().await;
-    let post = |tag: &str| json!({ "url": format!("http://127.0.0.1:{port}/post/{tag}"), "body": "{}" });
+    let post =
+        |tag: &str| json!({ "url": format!("http://127.0.0.1:{port}/post/{tag}"), "body": "{}" });
     let guarded = json!({ "key": "deploy", "tool": "web_post", "arguments": post("second") });
     let script = format!(
         "call web_post {}\nthen\ncall guarded {guarded}\nthen\nsay so: {{result}}",
@@ -111,11 +112,17 @@ fn posts(outside: &Outside, tag: &str) -> u32 {
 async fn wait_5_an_approval_outlives_a_kill_and_lets_its_call_run_once() {
     let outside = Outside::start().await;
     let (_world, api, session) = guarded(&outside).await;
-    assert_eq!((posts(&outside, "first"), posts(&outside, "second")), (1, 0));
+    assert_eq!(
+        (posts(&outside, "first"), posts(&outside, "second")),
+        (1, 0)
+    );
     api.act(&session, "approvals/deploy", json!({ "approved": true }))
         .await;
     api.idle(&session).await;
-    assert_eq!((posts(&outside, "first"), posts(&outside, "second")), (1, 1));
+    assert_eq!(
+        (posts(&outside, "first"), posts(&outside, "second")),
+        (1, 1)
+    );
     let words = api.words(&session).await;
     assert!(words.last().unwrap().contains("posted"), "{words:?}");
 }
@@ -128,7 +135,10 @@ async fn wait_5_a_denied_call_gets_one_failed_result_and_the_runner_goes_on() {
     api.act(&session, "approvals/deploy", denied).await;
     let done = api.idle(&session).await;
     assert_eq!(done["last_turn"]["outcome"], "done");
-    assert_eq!((posts(&outside, "first"), posts(&outside, "second")), (1, 0));
+    assert_eq!(
+        (posts(&outside, "first"), posts(&outside, "second")),
+        (1, 0)
+    );
     let messages = api.messages(&session).await;
     let failed: Vec<&Value> = messages
         .iter()
@@ -137,7 +147,10 @@ async fn wait_5_a_denied_call_gets_one_failed_result_and_the_runner_goes_on() {
         .filter(|result| result["outcome"] == "failed")
         .collect();
     assert_eq!(failed.len(), 1, "{messages:#?}");
-    assert_eq!(failed[0]["output"], json!([{ "text": "Denied: not today" }]));
+    assert_eq!(
+        failed[0]["output"],
+        json!([{ "text": "Denied: not today" }])
+    );
     let words = api.words(&session).await;
     assert_eq!(words.last().unwrap(), "so: Denied: not today");
 }
@@ -166,7 +179,11 @@ async fn wait_6_the_first_answer_stands() {
     for (refusal, path, body) in [
         ((409, "approval-answered"), approval(&asks, "deploy"), &no),
         ((404, "approval-not-found"), approval(&asks, "other"), &yes),
-        ((404, "approval-not-found"), approval(&other, "deploy"), &yes),
+        (
+            (404, "approval-not-found"),
+            approval(&other, "deploy"),
+            &yes,
+        ),
     ] {
         api.refused(refusal, "POST", path, Some(body.clone())).await;
     }
@@ -219,11 +236,16 @@ async fn wait_7_wait_8_a_parent_gets_each_childs_result_once() {
     results.sort_unstable();
     assert_eq!(results, ["child a done: all of it", "child b cancelled"]);
 
-    let parent = api.begin("spawn c fail no luck\nwait children c\nreport").await;
+    let parent = api
+        .begin("spawn c fail no luck\nwait children c\nreport")
+        .await;
     api.until_event(&parent, "turn.ended").await;
     let words = api.words(&parent).await;
     let result = words.last().unwrap();
-    assert!(result.starts_with("child c failed: ") && result.ends_with("no luck"), "{result}");
+    assert!(
+        result.starts_with("child c failed: ") && result.ends_with("no luck"),
+        "{result}"
+    );
 }
 
 /// How far the children have got when their parent is cancelled.

@@ -155,7 +155,11 @@ impl Api {
             let (status, problem) = self.ask(method, &path, body).await;
             assert_eq!(status, wanted, "{caller}: {method} {path}: {problem}");
             let is = problem["type"].as_str().unwrap();
-            assert_eq!(is, format!("urn:mainstay:problem:{kind}"), "{caller}: {problem}");
+            assert_eq!(
+                is,
+                format!("urn:mainstay:problem:{kind}"),
+                "{caller}: {problem}"
+            );
             assert_eq!(problem["status"], wanted, "{caller}");
             // What happened, and what to do.
             let sentences = problem["detail"].as_str().unwrap().matches(". ").count();
@@ -387,7 +391,8 @@ async fn complete(
     if last.is_some_and(|last| last["content"].to_string().contains("hold")) {
         std::future::pending::<()>().await;
     }
-    let delta = json!({ "choices": [{ "index": 0, "delta": { "content": format!("answer {number}") } }] });
+    let delta =
+        json!({ "choices": [{ "index": 0, "delta": { "content": format!("answer {number}") } }] });
     let end = json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 10, "completion_tokens": 5 } });
     (

@@ -3,6 +3,7 @@
 //! from a seed, judged after every commit.
 
 pub mod crash;
+pub mod decisions;
 pub mod invariant;
 pub mod plugins;
 pub mod world;

@@ -71,6 +71,40 @@ pub trait Delegate: Send + Sync + 'static {
         self.after().await?;
         dump
     }
+
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        self.before().await?;
+        let items = self.inner().items(session, range, order, limit).await;
+        self.after().await?;
+        items
+    }
+
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        self.before().await?;
+        let size = self.inner().measure(session, range).await;
+        self.after().await?;
+        size
+    }
+
+    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
+        self.before().await?;
+        let inputs = self.inner().inputs(session, all).await;
+        self.after().await?;
+        inputs
+    }
+
+    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+        self.before().await?;
+        let scan = self.inner().scan(limit).await;
+        self.after().await?;
+        scan
+    }
 }
 
 #[async_trait]
@@ -111,6 +145,28 @@ impl<D: Delegate> Delegate for Arc<D> {
 
     async fn dump(&self, session: SessionId) -> Result<Dump, StoreError> {
         (**self).dump(session).await
+    }
+
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        (**self).items(session, range, order, limit).await
+    }
+
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        (**self).measure(session, range).await
+    }
+
+    async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
+        (**self).inputs(session, all).await
+    }
+
+    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+        (**self).scan(limit).await
     }
 }
 
@@ -153,15 +209,15 @@ impl<D: Delegate> Store for Delegating<D> {
         order: Order,
         limit: u32,
     ) -> Result<Vec<Item>, StoreError> {
-        pass!(self, items(session, range, order, limit))
+        self.0.items(session, range, order, limit).await
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
-        pass!(self, measure(session, range))
+        self.0.measure(session, range).await
     }
 
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
-        pass!(self, inputs(session, all))
+        self.0.inputs(session, all).await
     }
 
     async fn sessions(
@@ -181,7 +237,7 @@ impl<D: Delegate> Store for Delegating<D> {
     }
 
     async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        pass!(self, scan(limit))
+        self.0.scan(limit).await
     }
 
     async fn renew(
@@ -191,6 +247,10 @@ impl<D: Delegate> Store for Delegating<D> {
         lease_ms: u64,
     ) -> Result<HashSet<ExecutionId>, StoreError> {
         self.0.renew(owner, executions, lease_ms).await
+    }
+
+    async fn name(&self) -> Result<String, StoreError> {
+        pass!(self, name())
     }
 
     async fn now(&self) -> Result<Millis, StoreError> {

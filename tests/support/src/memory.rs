@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use mainstay_core::claim::{Claim, Fence};
 use mainstay_core::commit::{self, Commit, Known, Refused, Reply};
-use mainstay_core::event::{Event, Record};
+use mainstay_core::event::{self, Event, Record};
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -19,6 +19,7 @@ use crate::ManualClock;
 ///
 /// Its clock is wall time as it was when it was made and the monotonic clock since.
 pub struct MemoryStore {
+    name: String,
     clock: Arc<dyn Clock>,
     /// Wall and monotonic time at the beginning.
     began: (Millis, Millis),
@@ -63,7 +64,7 @@ struct State {
 
 struct Rows {
     tail: Arc<Tail>,
-    events: Vec<Event>,
+    events: Vec<Record>,
     /// By seq and the position among the items of one event.
     items: BTreeMap<(Seq, u32), Item>,
     inputs: BTreeMap<Seq, Input>,
@@ -130,7 +131,7 @@ impl Rows {
         let mut executions: Vec<Execution> = self.executions.values().cloned().collect();
         executions.sort_by_key(|execution| (execution.started, execution.id));
         Dump {
-            events: self.events.iter().map(Event::encode).collect(),
+            events: self.events.clone(),
             session: Some(self.tail.session.clone()),
             claim: self.tail.claim.clone(),
             items: self.items.values().cloned().collect(),
@@ -165,6 +166,7 @@ impl MemoryStore {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let began = (clock.wall(), clock.monotonic());
         Self {
+            name: format!("memory:{}", OwnerId::new()),
             clock,
             began,
             state: Mutex::default(),
@@ -241,6 +243,34 @@ impl MemoryStore {
         }
     }
 
+    /// Adds an event of a type that this build does not know, as a newer build has left it.
+    ///
+    /// # Panics
+    /// If there is no such session.
+    pub fn plant(&self, session: SessionId, kind: &str, version: u32) {
+        let mut state = locked(&self.state);
+        let rows = state
+            .sessions
+            .get_mut(&session)
+            .expect("the session exists");
+        let row = &mut Arc::make_mut(&mut rows.tail).session;
+        row.head += 1;
+        row.foreign
+            .get_or_insert_with(|| event::foreign(row.head, kind, version));
+        let record = Record {
+            session,
+            seq: row.head,
+            id: EventId::new(),
+            kind: kind.into(),
+            version,
+            at: row.updated_at,
+            execution: None,
+            recovery: None,
+            data: serde_json::json!([1]),
+        };
+        rows.events.push(record);
+    }
+
     fn time(&self) -> Millis {
         self.began.0 + self.clock.monotonic().saturating_sub(self.began.1)
     }
@@ -291,10 +321,10 @@ impl State {
                 .get(session)?
                 .events
                 .get(*seq as usize - 1)
-                .map(Event::encode)
+                .cloned()
         };
         let rows = self.sessions.get(&commit.session);
-        let held_at = |seq: Seq| Some(rows?.events.get(seq.checked_sub(1)? as usize)?.encode());
+        let held_at = |seq: Seq| rows?.events.get(seq.checked_sub(1)? as usize).cloned();
         let replayed = commit.replayed().map(|(first, last)| first..=last);
         let inputs = commit.replayed_inputs();
         let inputs = inputs.iter().filter_map(|id| {
@@ -332,7 +362,7 @@ impl State {
             .entry(session)
             .or_insert_with(|| Rows::new(tail.clone()));
         rows.tail = tail.clone();
-        rows.events.extend(applied.events.iter().cloned());
+        rows.events.extend(applied.events.iter().map(Event::encode));
         for event in &applied.events {
             self.event_ids.insert(event.id, (session, event.seq));
         }
@@ -442,7 +472,7 @@ impl Store for MemoryStore {
             .iter()
             .skip(after)
             .take(limit as usize)
-            .map(Event::encode)
+            .cloned()
             .collect();
         Ok(Some((page, rows.tail.session.head)))
     }
@@ -545,6 +575,7 @@ impl Store for MemoryStore {
         let mut expired: Vec<Claim> = state
             .sessions
             .values()
+            .filter(|rows| rows.tail.session.foreign.is_none())
             .filter_map(|rows| rows.tail.claim.clone())
             .collect();
         expired.retain(|claim| claim.expires_at <= now);
@@ -614,6 +645,10 @@ impl Store for MemoryStore {
             }
         }
         Ok(renewed)
+    }
+
+    async fn name(&self) -> Result<String, StoreError> {
+        Ok(self.name.clone())
     }
 
     async fn now(&self) -> Result<Millis, StoreError> {

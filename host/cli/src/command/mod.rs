@@ -11,6 +11,7 @@ mod run;
 mod serve;
 mod session;
 mod steer;
+mod transfer;
 
 use crate::access::Context;
 use crate::args::Command;

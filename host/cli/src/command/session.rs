@@ -1,7 +1,7 @@
 //! `mainstay session`: look at sessions and steer them.
 
 use mainstay_core::commit::{Reply, Write};
-use mainstay_core::event::KINDS;
+use mainstay_core::event;
 use mainstay_core::history::Order;
 use mainstay_core::id::{Millis, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -12,7 +12,7 @@ use mainstay_server::wire;
 use crate::access::{self, Context, Way};
 use crate::args::Session;
 use crate::client::Told;
-use crate::command::steer;
+use crate::command::{steer, transfer};
 use crate::error::Result;
 use crate::follow::{Show, to_the_end};
 use crate::host::{Host, Listen};
@@ -42,6 +42,8 @@ pub(crate) async fn session(context: &Context, args: Session) -> Result<()> {
             before,
             undo: _,
         } => steer::revert(context, id, before).await,
+        Session::Export { id, to } => transfer::export(context, id, to).await,
+        Session::Import { file, lenient } => transfer::import(context, &file, lenient).await,
         Session::Adopt { id } => steer::adopt(context, id).await,
         Session::TakeOver { id } => steer::take_over(context, id).await,
         Session::Resume { id } => resume(context, id).await,
@@ -139,7 +141,7 @@ async fn log(context: &Context, id: SessionId, follow: bool, after: Seq) -> Resu
                     .ok_or_else(|| access::unknown(id))?;
                 for record in &records {
                     after = record.seq;
-                    if KINDS.contains(&record.kind.as_str()) {
+                    if event::knows(&record.kind, record.version) {
                         print(record)?;
                     }
                 }

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use mainstay_core::commit::Refused;
-use mainstay_core::event::{KINDS, Record};
+use mainstay_core::event::{self, Record};
 use mainstay_core::id::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,6 @@ pub(crate) async fn read(
         .filter(|last| last.seq < head)
         .map(|last| cursor::encode(&resource, &last.seq));
     // What this build does not know is skipped, and the cursor moves past it.
-    items.retain(|record| KINDS.contains(&record.kind.as_str()));
+    items.retain(|record| event::knows(&record.kind, record.version));
     Ok(Json(EventPage { items, next, head }).into_response())
 }

@@ -3,6 +3,7 @@
 mod approval;
 mod edit;
 mod event;
+mod export;
 mod gc;
 mod health;
 mod input;
@@ -37,6 +38,8 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
         .route("/sessions/{session}/resume", post(session::resume))
         .route("/sessions/{session}/cancel", post(session::cancel))
         .route("/sessions/{session}/take-over", post(session::take_over))
+        .route("/sessions/{session}/export", get(export::export))
+        .route("/imports", post(export::import))
         .route("/sessions/{session}/adopt", post(session::adopt))
         .route("/sessions/{session}/fork", post(edit::fork))
         .route(

@@ -11,6 +11,8 @@ pub(crate) async fn show() -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::Value;
 
     use crate::error::Kind;
@@ -30,6 +32,43 @@ mod tests {
             .map(|kind| format!("{}{}", crate::wire::PROBLEM, kind.slug()))
             .collect();
         assert_eq!(listed, expected);
+    }
+
+    /// Paths and methods, as the router's source has them.
+    fn routes() -> BTreeSet<String> {
+        let source = include_str!("mod.rs");
+        let router = source.split("Router::new()").nth(1).expect("a router");
+        let mut routes = BTreeSet::new();
+        for route in router.split(".route(").skip(1) {
+            let (path, handlers) = route
+                .split_once('"')
+                .and_then(|(_, rest)| rest.split_once('"'))
+                .expect("a path");
+            let words = handlers.split('(').filter_map(|before| {
+                before
+                    .rsplit(|c: char| !c.is_alphanumeric() && c != '_')
+                    .next()
+            });
+            for method in words.filter(|word| METHODS.contains(word)) {
+                routes.insert(format!("{method} /v1{path}"));
+            }
+        }
+        routes
+    }
+
+    const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+
+    #[test]
+    fn api_9_routes_and_document_name_the_same() {
+        let document: Value = serde_json::from_str(super::DOCUMENT).expect("the document is JSON");
+        let mut documented = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().expect("paths") {
+            let methods = item.as_object().expect("a path item").keys();
+            for method in methods.filter(|method| METHODS.contains(&&***method)) {
+                documented.insert(format!("{method} {path}"));
+            }
+        }
+        assert_eq!(routes(), documented);
     }
 
     #[test]

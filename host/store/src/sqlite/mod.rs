@@ -6,6 +6,7 @@
 //! - [`rows`] writes the rows of such a group, one statement per table.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
+//! - [`foreign`] looks for what a newer build has written.
 //! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,
 //!   [`rebuild`] writes rows anew from their log.
 //!
@@ -14,6 +15,7 @@
 pub mod backup;
 pub mod doctor;
 pub(crate) mod file;
+mod foreign;
 pub mod gc;
 mod read;
 mod rebuild;
@@ -377,6 +379,7 @@ impl SqliteStore {
             sqlx::query(sql).execute(&mut conn).await.map_err(sqlite)?;
         }
 
+        foreign::settle(&mut conn).await.map_err(sqlite)?;
         let shared = Arc::new(Shared::new(&options, Some(lock)));
         sqlx::query(CLAIM_EXPIRE_ALL)
             .bind(read::signed(shared.now()))
@@ -791,6 +794,13 @@ impl Store for SqliteStore {
             reply,
         })
         .await
+    }
+
+    async fn name(&self) -> Result<String, StoreError> {
+        const ACTION: &str = "read the store's name";
+        let mut conn = self.reader(ACTION).await?;
+        let name = read::name(&mut conn).await;
+        name.map_err(|error| error.during(ACTION))
     }
 
     async fn now(&self) -> Result<Millis, StoreError> {

@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 
 use mainstay_core::claim::Claim;
-use mainstay_core::event::{DecodeError, Event, Record};
-use mainstay_core::history::{Item, Order, Size};
+use mainstay_core::event::{Event, EventBody, Record, SessionCreated};
+use mainstay_core::history::{Item, ItemBody, Order, Other, Size};
 use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::port::{Dump, Listed, StoreError};
+use mainstay_core::project;
 use mainstay_core::tail::{Call, Execution, Input, Session, StepRow, Tail};
 use serde::de::DeserializeOwned;
-use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{FromRow as _, Row as _, SqliteConnection};
 
 /// Why rows could not be read.
 #[derive(Debug)]
@@ -193,9 +195,125 @@ pub(super) async fn input_known(
         .collect()
 }
 
+/// What the row of a session is read from: its columns that everything else can do without, its data,
+/// and the first event that this build does not know.
+type SessionRow = (
+    String,
+    i64,
+    i64,
+    i64,
+    String,
+    Option<i64>,
+    Option<String>,
+    Option<i64>,
+);
+
+type TailRow = (
+    String,
+    i64,
+    i64,
+    i64,
+    String,
+    Option<i64>,
+    Option<String>,
+    Option<i64>,
+    Option<String>,
+);
+
+fn parted(row: TailRow) -> (SessionRow, Option<String>) {
+    let (id, created_at, updated_at, head, data, seq, kind, version, claim) = row;
+    let row = (id, created_at, updated_at, head, data, seq, kind, version);
+    (row, claim)
+}
+
+/// The row of a session. One that holds what this build does not know may not be readable itself; then
+/// as much of it as the columns tell.
+fn session_row(row: SessionRow) -> Read<Session> {
+    let (id, created_at, updated_at, head, data, seq, kind, version) = row;
+    let id = session_id(&id)?;
+    let foreign = seq.zip(kind).zip(version).map(|((seq, kind), version)| {
+        let version = u32::try_from(version).unwrap_or(u32::MAX);
+        mainstay_core::event::foreign(unsigned(seq), &kind, version)
+    });
+    let mut session: Session = match parse(id, "session", &data) {
+        Ok(session) => session,
+        Err(error) if foreign.is_none() => return Err(error),
+        Err(_) => unreadable(id, unsigned(created_at)),
+    };
+    session.head = unsigned(head);
+    session.updated_at = unsigned(updated_at);
+    session.foreign = foreign;
+    Ok(session)
+}
+
+/// The row of a claim. One that a newer build wrote may not be readable.
+fn claim_row(session: &Session, data: Option<&str>) -> Read<Option<Claim>> {
+    match data
+        .map(|data| parse(session.id, "claim", data))
+        .transpose()
+    {
+        Err(_) if session.foreign.is_some() => Ok(None),
+        claim => claim,
+    }
+}
+
+/// An item. One of a kind that a newer build has is shown as it is stored.
+fn item(session: SessionId, text: &str) -> Read<Item> {
+    const KINDS: &[&str] = &[
+        "user",
+        "assistant",
+        "tool_result",
+        "note",
+        "compaction",
+        "recovered",
+        "signal",
+        "approval",
+        "child",
+        "timer",
+        "other",
+    ];
+    let parsed = parse(session, "item", text);
+    if parsed.is_ok() {
+        return parsed;
+    }
+    let later = || {
+        let value: serde_json::Value = serde_json::from_str(text).ok()?;
+        let kind = value.pointer("/body/kind")?.as_str()?;
+        let data = value
+            .pointer("/body/data")
+            .unwrap_or(&serde_json::Value::Null);
+        let item = Item {
+            seq: value.get("seq")?.as_u64()?,
+            at: value.get("at")?.as_u64()?,
+            body: ItemBody::Other(Other {
+                kind: kind.into(),
+                data: data.to_string(),
+            }),
+        };
+        (!KINDS.contains(&kind)).then_some(item)
+    };
+    later().map_or(parsed, Ok)
+}
+
+fn unreadable(session: SessionId, at: Millis) -> Session {
+    let created = Event {
+        session,
+        seq: 1,
+        id: EventId(uuid::Uuid::nil()),
+        at,
+        execution: None,
+        recovery: None,
+        body: EventBody::SessionCreated(SessionCreated::default()),
+    };
+    let tail = project::begin(&created).expect("a creation begins a tail");
+    tail.session
+}
+
 // tail_session, tail_inputs, tail_step: the live ends of these sessions.
 const TAIL_SESSION: &str = "
-    SELECT s.id, s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id
+    SELECT s.id, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version, c.data
+      FROM session s
+      LEFT JOIN claim c ON c.session = s.id LEFT JOIN foreign_event f ON f.session = s.id
      WHERE s.id IN (SELECT value FROM json_each(?))";
 const TAIL_INPUTS: &str = "
     SELECT session, data FROM input
@@ -211,7 +329,7 @@ pub(super) async fn tails(
     sessions: &[SessionId],
 ) -> Result<HashMap<SessionId, Result<Tail, String>>, sqlx::Error> {
     let ids = json_ids(sessions);
-    let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(TAIL_SESSION)
+    let rows: Vec<TailRow> = sqlx::query_as(TAIL_SESSION)
         .bind(&ids)
         .fetch_all(&mut *conn)
         .await?;
@@ -236,17 +354,18 @@ pub(super) async fn tails(
     }
 
     let mut tails = HashMap::with_capacity(rows.len());
-    for (session, data, claim) in rows {
-        let inputs = inputs.remove(&session).unwrap_or_default();
-        let steps = steps.remove(&session).unwrap_or_default();
-        let Ok(session) = session.parse::<SessionId>() else {
+    for row in rows {
+        let (row, claim) = parted(row);
+        let inputs = inputs.remove(&row.0).unwrap_or_default();
+        let steps = steps.remove(&row.0).unwrap_or_default();
+        let Ok(session) = row.0.parse::<SessionId>() else {
             continue;
         };
-        let tail =
-            tail(session, &data, claim.as_deref(), &inputs, steps).map_err(|error| match error {
-                ReadError::Damaged { cause, .. } => cause,
-                ReadError::Sql(error) => error.to_string(),
-            });
+        let tail = tail(session, row, claim.as_deref(), &inputs, steps);
+        let tail = tail.map_err(|error| match error {
+            ReadError::Damaged { cause, .. } => cause,
+            ReadError::Sql(error) => error.to_string(),
+        });
         tails.insert(session, tail);
     }
     Ok(tails)
@@ -254,28 +373,33 @@ pub(super) async fn tails(
 
 fn tail(
     session: SessionId,
-    data: &str,
+    row: SessionRow,
     claim: Option<&str>,
     inputs: &[String],
     steps: Vec<EventRow>,
 ) -> Read<Tail> {
     let damaged = |cause| ReadError::Damaged { session, cause };
-    let row: Session = parse(session, "session", data)?;
-    let claim: Option<Claim> = claim
-        .map(|data| parse(session, "claim", data))
-        .transpose()?;
+    let row = session_row(row)?;
+    let claim = claim_row(&row, claim)?;
+    if row.foreign.is_some() {
+        // It is not run; what can be read of it is shown.
+        let inputs = inputs.iter();
+        let inputs = inputs.filter_map(|data| serde_json::from_str(data).ok());
+        return Ok(Tail {
+            session: row,
+            claim,
+            step: None,
+            inputs: inputs.collect(),
+        });
+    }
     let inputs = inputs
         .iter()
         .map(|data| parse(session, "input", data))
         .collect::<Read<Vec<Input>>>()?;
     let mut events: Vec<Event> = Vec::with_capacity(steps.len());
     for step in steps {
-        match record(step)?.decode() {
-            Ok(event) => events.push(event),
-            // A session that holds one is not run; what is known of it can be read.
-            Err(DecodeError::Unknown { .. }) => {}
-            Err(error @ DecodeError::Damaged { .. }) => return Err(damaged(error.to_string())),
-        }
+        let event = record(step)?.decode();
+        events.push(event.map_err(|error| damaged(error.to_string()))?);
     }
     Tail::load(row, claim, inputs, &events).map_err(damaged)
 }
@@ -310,9 +434,7 @@ pub(super) async fn item_page(
         .bind(limit)
         .fetch_all(conn)
         .await?;
-    rows.iter()
-        .map(|data| parse(session, "item", data))
-        .collect()
+    rows.iter().map(|data| item(session, data)).collect()
 }
 
 // item_measure
@@ -360,9 +482,11 @@ pub(super) async fn input_list(
 
 // session_list
 const SESSION_LIST: &str = "
-    SELECT s.id, s.data, c.data, s.runnable,
+    SELECT s.id, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version, c.data,
+           s.runnable,
            (SELECT count(*) FROM input i WHERE i.session = s.id AND i.status = 'pending')
-      FROM session s LEFT JOIN claim c ON c.session = s.id
+      FROM session s
+      LEFT JOIN claim c ON c.session = s.id LEFT JOIN foreign_event f ON f.session = s.id
      WHERE (s.created_at, s.id) < (?, ?)
      ORDER BY s.created_at DESC, s.id DESC LIMIT ?";
 
@@ -374,20 +498,21 @@ pub(super) async fn session_list(
     let (at, id) = before.map_or((i64::MAX, "~".into()), |(at, id)| {
         (signed(at), id.to_string())
     });
-    let rows: Vec<(String, String, Option<String>, bool, i64)> = sqlx::query_as(SESSION_LIST)
+    let rows: Vec<SqliteRow> = sqlx::query(SESSION_LIST)
         .bind(at)
         .bind(id)
         .bind(limit)
         .fetch_all(conn)
         .await?;
-    rows.into_iter()
-        .map(|(id, data, claim, runnable, pending)| {
-            let id = session_id(&id)?;
+    rows.iter()
+        .map(|row| {
+            let (session, claim) = parted(TailRow::from_row(row)?);
+            let session = session_row(session)?;
             Ok(Listed {
-                session: parse(id, "session", &data)?,
-                claim: claim.map(|data| parse(id, "claim", &data)).transpose()?,
-                runnable,
-                pending_inputs: unsigned(pending),
+                claim: claim_row(&session, claim.as_deref())?,
+                session,
+                runnable: row.try_get(9)?,
+                pending_inputs: unsigned(row.try_get(10)?),
             })
         })
         .collect()
@@ -395,7 +520,9 @@ pub(super) async fn session_list(
 
 // claim_expired
 const CLAIM_EXPIRED: &str = "
-    SELECT session, data FROM claim WHERE expires_at <= ? ORDER BY expires_at, session LIMIT ?";
+    SELECT session, data FROM claim
+     WHERE expires_at <= ? AND session NOT IN (SELECT session FROM foreign_event)
+     ORDER BY expires_at, session LIMIT ?";
 
 pub(super) async fn claim_expired(
     conn: &mut SqliteConnection,
@@ -421,6 +548,13 @@ pub(super) async fn session_due(conn: &mut SqliteConnection, limit: u32) -> Read
         .fetch_all(conn)
         .await?;
     rows.iter().map(|id| session_id(id)).collect()
+}
+
+// store_name: given by the first migration.
+const STORE_NAME: &str = "SELECT value FROM meta WHERE key = 'name'";
+
+pub(super) async fn name(conn: &mut SqliteConnection) -> Read<String> {
+    Ok(sqlx::query_scalar(STORE_NAME).fetch_one(conn).await?)
 }
 
 // session_timer: waits whose time has come, the longest overdue first.
@@ -473,30 +607,33 @@ pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
 /// Everything of a session, in the order of the log.
 pub(super) async fn dump(conn: &mut SqliteConnection, session: SessionId) -> Read<Dump> {
     let key = session.to_string();
-    let row: Option<(String, Option<String>)> = sqlx::query_as(
-        "SELECT s.data, c.data FROM session s LEFT JOIN claim c ON c.session = s.id WHERE s.id = ?",
-    )
-    .bind(&key)
-    .fetch_optional(&mut *conn)
-    .await?;
-    let Some((data, claim)) = row else {
+    let row: Option<TailRow> = sqlx::query_as(TAIL_SESSION)
+        .bind(json_ids([session]))
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(row) = row else {
         return Ok(Dump::default());
     };
+    let (row, claim) = parted(row);
+    let row = session_row(row)?;
     let events = event_page(conn, session, 0, u32::MAX)
         .await?
         .map(|(events, _)| events)
         .unwrap_or_default();
-    let all = Range {
-        after: 0,
-        through: u64::MAX,
-    };
+    // Those too that a revert hides.
+    let items: Vec<String> =
+        sqlx::query_scalar("SELECT data FROM item WHERE session = ? ORDER BY seq, n")
+            .bind(&key)
+            .fetch_all(&mut *conn)
+            .await?;
     let mut dump = Dump {
         events,
-        session: Some(parse(session, "session", &data)?),
-        claim: claim
-            .map(|data| parse(session, "claim", &data))
-            .transpose()?,
-        items: item_page(conn, session, all, Order::OldestFirst, u32::MAX).await?,
+        claim: claim_row(&row, claim.as_deref())?,
+        session: Some(row),
+        items: items
+            .iter()
+            .map(|data| item(session, data))
+            .collect::<Read<Vec<Item>>>()?,
         inputs: input_list(conn, session, true).await?,
         steps: step_rows(conn, session).await?,
         calls: Vec::new(),

@@ -35,6 +35,19 @@ type StepRow = (
     Option<Text>,
 );
 type ExecutionRow = (Text, Text, Text, u64, Option<u64>, Option<Text>);
+type SessionRow = (
+    Text,
+    u64,
+    u64,
+    u64,
+    Option<u64>,
+    bool,
+    bool,
+    Option<u64>,
+    bool,
+    Option<u64>,
+    Text,
+);
 
 /// What one transaction writes.
 #[derive(Default)]
@@ -152,20 +165,11 @@ impl Rows {
         let mut unclaimed = Vec::new();
         for id in &self.changed {
             let Some(tail) = tails.get(id) else { continue };
-            let (session, runnable) = (&tail.session, tail.is_runnable());
-            sessions.push((
-                id.to_string(),
-                session.created_at,
-                session.updated_at,
-                session.head,
-                session.step,
-                runnable,
-                runnable && tail.claim.is_none(),
-                session.wake_at(),
-                session.is_owing(),
-                session.revert.as_ref().map(|revert| revert.through),
-                json(session),
-            ));
+            sessions.push(session_row(tail, tail.claim.is_some()));
+            if tail.session.foreign.is_some() {
+                // Its claim is for a build that knows all of it.
+                continue;
+            }
             match &tail.claim {
                 Some(claim) => claims.push((
                     id.to_string(),
@@ -219,6 +223,35 @@ async fn insert<T: Serialize>(
     let bytes = rows.len() as u64;
     sqlx::query(sql).bind(rows).execute(conn).await?;
     Ok(bytes)
+}
+
+fn session_row(tail: &Tail, claimed: bool) -> SessionRow {
+    let (session, runnable) = (&tail.session, tail.is_runnable());
+    (
+        session.id.to_string(),
+        session.created_at,
+        session.updated_at,
+        session.head,
+        session.step,
+        runnable,
+        runnable && !claimed,
+        // No clock gets beyond what a column holds.
+        session.wake_at().map(|at| at.min(i64::MAX as u64)),
+        session.is_owing(),
+        session.revert.as_ref().map(|revert| revert.through),
+        json(session),
+    )
+}
+
+/// Writes the row of one session alone.
+pub(super) async fn put_session(
+    conn: &mut SqliteConnection,
+    tail: &Tail,
+    claimed: bool,
+) -> Result<(), sqlx::Error> {
+    insert(conn, SESSION_PUT, &[session_row(tail, claimed)])
+        .await
+        .map(drop)
 }
 
 const EVENT_ADD: &str = "

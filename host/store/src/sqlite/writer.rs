@@ -593,4 +593,5 @@ const SESSION_DROP: &[&str] = &[
     "DELETE FROM step WHERE session = ?",
     "DELETE FROM call WHERE session = ?",
     "DELETE FROM execution WHERE session = ?",
+    "DELETE FROM foreign_event WHERE session = ?",
 ];

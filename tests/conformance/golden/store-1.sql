@@ -1,0 +1,236 @@
+PRAGMA application_id = 1299084148;
+CREATE TABLE _sqlx_migrations (
+    version BIGINT PRIMARY KEY,
+    description TEXT NOT NULL,
+    installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    success BOOLEAN NOT NULL,
+    checksum BLOB NOT NULL,
+    execution_time BIGINT NOT NULL
+);
+INSERT INTO _sqlx_migrations VALUES (1, 'initial', '2026-11-30 09:42:02', 1, X'BD58E0CA79FB71F294325687FAD431FCF7A985B3BABF0B9A7A58EA9359CFF297ABF9D52F49B8B55EEC3E79209E15D2EF', 1634588);
+CREATE TABLE event (
+    session   TEXT    NOT NULL,
+    seq       INTEGER NOT NULL CHECK (seq > 0),
+    id        TEXT    NOT NULL UNIQUE,
+    type      TEXT    NOT NULL,
+    version   INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    execution TEXT,
+    recovery  TEXT,
+    data      TEXT    NOT NULL,
+    PRIMARY KEY (session, seq),
+    -- Recovery's events name no execution as their writer.
+    CHECK (execution IS NULL OR recovery IS NULL)
+) STRICT;
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 1, '01a22bd5-35bb-7433-9aa7-d775599305ff', 'session.created', 1, 1700000000000, NULL, NULL, '{"agent":"test"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 2, '01a22bd5-35bc-720d-967f-d9bb9208574f', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"hello"}]},"delivery":"queue","input":"9574a2dc-54b0-5082-9949-30bf682de899"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 3, '01a22bd5-35bd-701b-b752-f3b253028d3b', 'execution.started', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"execution":"1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5","owner":"00000000-0000-0000-0000-000000000009"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 4, '01a22bd5-35ba-76fd-8830-1c4061d96704', 'turn.started', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"steps":10}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 5, '01a22bd5-35ba-76fd-8830-1c41912b7e3e', 'input.promoted', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"input":"9574a2dc-54b0-5082-9949-30bf682de899"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 6, '01a22bd5-35ba-76fd-8830-1c42f107996e', 'step.started', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"action":{"call_tools":[{"arguments":"{}","id":"a","tool":"tool"}]},"basis":{"budget":{"cost":null,"steps":10,"time_ms":null,"tokens":null},"context":{"after":0,"through":0},"fresh":{"after":0,"through":0},"now":1700000000000,"trigger":"turn_started"},"decide_us":0,"runner":{"alias":"test","digest":"d-runner","name":"test"},"toolboxes":[]}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 7, '01a22bd5-35bf-70b5-aa60-5834d77f3a4e', 'call.settled', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"result":{"call":"a","outcome":"succeeded","output":[{"text":"done"}],"tool":"tool"},"step":6,"timing":{"total_ms":0}}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 8, '01a22bd5-35bf-70b5-aa60-58351fd809c2', 'step.started', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"action":{"call_model":{"hosted_tools":[],"model":null,"options":{},"own_tools":[],"tool_choice":"auto","tools":"all","transcript":[{"items":{"after":0,"through":9223372036854775807}}]}},"basis":{"budget":{"cost":null,"steps":10,"time_ms":null,"tokens":null},"context":{"after":0,"through":0},"fresh":{"after":0,"through":0},"now":1700000000000,"trigger":"turn_started"},"decide_us":0,"provider":{"alias":"provider","config":{"base_url":null,"options":null,"secrets":[]},"digest":"d-provider","model":"model","name":"provider"},"runner":{"alias":"test","digest":"d-runner","name":"test"},"toolboxes":[]}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000001', 9, '01a22bd5-35c0-75af-b85e-b07d6098cf7c', 'step.output', 1, 1700000000000, '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', NULL, '{"pieces":[{"call":{"id":"b","tool":"tool"}},{"arguments":{"id":"b","text":"{}"}},{"call_ready":{"id":"b"}}],"step":8}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 1, '01a22bd5-35c1-71bb-bf32-746599fb3606', 'session.created', 1, 1700000000000, NULL, NULL, '{"agent":"test"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 2, '01a22bd5-35c2-7507-981c-5147c3c1b76b', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"hello"}]},"delivery":"queue","input":"8a843c33-cc7a-5192-8328-403ada52560a"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 3, '01a22bd5-35c2-7507-981c-514841587c33', 'execution.started', 1, 1700000000000, 'a4923d61-9520-533b-9582-f4db05fd8f6b', NULL, '{"execution":"a4923d61-9520-533b-9582-f4db05fd8f6b","owner":"00000000-0000-0000-0000-000000000009"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 4, '01a22bd5-35c1-71bb-bf32-74629e37f0ca', 'turn.started', 1, 1700000000000, 'a4923d61-9520-533b-9582-f4db05fd8f6b', NULL, '{"steps":10}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 5, '01a22bd5-35c1-71bb-bf32-7463d7611346', 'input.promoted', 1, 1700000000000, 'a4923d61-9520-533b-9582-f4db05fd8f6b', NULL, '{"input":"8a843c33-cc7a-5192-8328-403ada52560a"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 6, '01a22bd5-35c1-71bb-bf32-74647a5be331', 'step.started', 1, 1700000000000, 'a4923d61-9520-533b-9582-f4db05fd8f6b', NULL, '{"action":{"wait":{"until":[{"approval":{"details":null,"key":"k","question":"may I?"}},{"time":1700000060000}]}},"basis":{"budget":{"cost":null,"steps":10,"time_ms":null,"tokens":null},"context":{"after":0,"through":0},"fresh":{"after":0,"through":0},"now":1700000000000,"trigger":"turn_started"},"decide_us":0,"runner":{"alias":"test","digest":"d-runner","name":"test"},"toolboxes":[]}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 7, '01a22bd5-35c4-70c9-b608-817f85656f7e', 'execution.suspended', 1, 1700000000000, 'a4923d61-9520-533b-9582-f4db05fd8f6b', NULL, '{"execution":"a4923d61-9520-533b-9582-f4db05fd8f6b"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000002', 8, '01a22bd5-35c5-7740-8083-ebece05651cf', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"later"}]},"delivery":"queue","input":"e7640800-0854-51b1-8159-e8c357ea5517"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 1, '01a22bd5-35c6-7333-98a2-707c81213d7f', 'session.created', 1, 1700000000000, NULL, NULL, '{"agent":"test"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 2, '01a22bd5-35c6-7333-98a2-707d3745a7f1', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"hello"}]},"delivery":"queue","input":"f8133144-f5a6-57a7-b850-1b46a68d9b7b"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 3, '01a22bd5-35c7-7547-843b-44eb88df892e', 'execution.started', 1, 1700000000000, 'e56900a9-df8d-55da-a70d-1d2998e9b47e', NULL, '{"execution":"e56900a9-df8d-55da-a70d-1d2998e9b47e","owner":"00000000-0000-0000-0000-000000000009"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 4, '01a22bd5-35c5-7740-8083-ebed34436c36', 'turn.started', 1, 1700000000000, 'e56900a9-df8d-55da-a70d-1d2998e9b47e', NULL, '{"steps":10}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 5, '01a22bd5-35c5-7740-8083-ebeeb827d3f1', 'input.promoted', 1, 1700000000000, 'e56900a9-df8d-55da-a70d-1d2998e9b47e', NULL, '{"input":"f8133144-f5a6-57a7-b850-1b46a68d9b7b"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 6, '01a22bd5-35c5-7740-8083-ebeff60a33ac', 'step.started', 1, 1700000000000, 'e56900a9-df8d-55da-a70d-1d2998e9b47e', NULL, '{"action":{"call_model":{"hosted_tools":[],"model":null,"options":{},"own_tools":[],"tool_choice":"auto","tools":"all","transcript":[{"items":{"after":0,"through":9223372036854775807}}]}},"basis":{"budget":{"cost":null,"steps":10,"time_ms":null,"tokens":null},"context":{"after":0,"through":0},"fresh":{"after":0,"through":0},"now":1700000000000,"trigger":"turn_started"},"decide_us":0,"provider":{"alias":"provider","config":{"base_url":null,"options":null,"secrets":[]},"digest":"d-provider","model":"model","name":"provider"},"runner":{"alias":"test","digest":"d-runner","name":"test"},"toolboxes":[]}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 7, 'b71a528d-8ae4-52bc-aca3-cd1dcc1bdb7f', 'execution.interrupted', 1, 1700000000000, NULL, '075e0ee4-8425-5085-bc19-a09d93542217', '{"execution":"e56900a9-df8d-55da-a70d-1d2998e9b47e","reason":"crash"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 8, '1f2a8120-2259-5331-82d9-5df7e0f6890d', 'recovery.recorded', 1, 1700000000000, NULL, '075e0ee4-8425-5085-bc19-a09d93542217', '{"attempts":0,"execution":"e56900a9-df8d-55da-a70d-1d2998e9b47e","phase":"unknown","recovery":"075e0ee4-8425-5085-bc19-a09d93542217"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000003', 9, '60cc5f28-a98c-5cc2-a512-e831441a0b8a', 'session.quarantined', 1, 1700000000000, NULL, '075e0ee4-8425-5085-bc19-a09d93542217', '{"reason":"its recovery does not fit its log"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 1, '01a22bd5-35c9-7467-821a-d85c4ecd8642', 'session.created', 1, 1700000000000, NULL, NULL, '{"agent":"test"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 2, '01a22bd5-35c9-7467-821a-d85d2382072e', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"hello"}]},"delivery":"queue","input":"f8fbbd1d-03f9-560d-a0cf-38432adc95fb"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 3, '01a22bd5-35ca-727f-99dd-75d0d91c10b6', 'execution.started', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"execution":"a79c16e7-c248-528f-9c57-13b797b1c38e","owner":"00000000-0000-0000-0000-000000000009"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 4, '01a22bd5-35c8-7223-a280-d048a69309ed', 'turn.started', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"steps":10}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 5, '01a22bd5-35c8-7223-a280-d049fe6eeaae', 'input.promoted', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"input":"f8fbbd1d-03f9-560d-a0cf-38432adc95fb"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 6, '01a22bd5-35c8-7223-a280-d04a6e370e7d', 'step.started', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"action":{"spawn":[{"agent":null,"key":"c","prompt":[{"text":"do"}]}]},"basis":{"budget":{"cost":null,"steps":10,"time_ms":null,"tokens":null},"context":{"after":0,"through":0},"fresh":{"after":0,"through":0},"now":1700000000000,"trigger":"turn_started"},"decide_us":0,"runner":{"alias":"test","digest":"d-runner","name":"test"},"toolboxes":[]}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 7, '01a22bd5-35cb-77e7-87d9-703166d16a62', 'turn.ended', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"outcome":{"outcome":"done"}}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000004', 8, '01a22bd5-35cc-7796-8555-57c03cf72c75', 'execution.succeeded', 1, 1700000000000, 'a79c16e7-c248-528f-9c57-13b797b1c38e', NULL, '{"execution":"a79c16e7-c248-528f-9c57-13b797b1c38e"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000005', 1, '01a22bd5-35cc-7796-8555-57c1a9ce17dd', 'session.created', 1, 1700000000000, NULL, NULL, '{"agent":"test"}');
+INSERT INTO event VALUES ('00000000-0000-0000-0000-000000000005', 2, '01a22bd5-35cd-7331-9e45-e8bc2a5c0a69', 'input.admitted', 1, 1700000000000, NULL, NULL, '{"content":{"kind":"prompt","parts":[{"text":"later"}]},"delivery":"queue","input":"164ef5fd-45b3-5636-8d15-ac1e2f3f7d91"}');
+CREATE TABLE kind (
+    type    TEXT    NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (type, version)
+) STRICT, WITHOUT ROWID;
+INSERT INTO kind VALUES ('call.settled', 1);
+INSERT INTO kind VALUES ('execution.interrupted', 1);
+INSERT INTO kind VALUES ('execution.started', 1);
+INSERT INTO kind VALUES ('execution.succeeded', 1);
+INSERT INTO kind VALUES ('execution.suspended', 1);
+INSERT INTO kind VALUES ('input.admitted', 1);
+INSERT INTO kind VALUES ('input.promoted', 1);
+INSERT INTO kind VALUES ('recovery.recorded', 1);
+INSERT INTO kind VALUES ('session.created', 1);
+INSERT INTO kind VALUES ('session.quarantined', 1);
+INSERT INTO kind VALUES ('step.output', 1);
+INSERT INTO kind VALUES ('step.started', 1);
+INSERT INTO kind VALUES ('turn.ended', 1);
+INSERT INTO kind VALUES ('turn.started', 1);
+CREATE TABLE foreign_event (
+    session TEXT    NOT NULL PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    type    TEXT    NOT NULL,
+    version INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE session (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    head       INTEGER NOT NULL,
+    -- Seq of the open step.
+    step       INTEGER,
+    runnable   INTEGER NOT NULL,
+    -- Runnable and not claimed.
+    due        INTEGER NOT NULL,
+    -- When its wait's timer is due.
+    wake_at    INTEGER,
+    -- Its outbox is not empty.
+    owing      INTEGER NOT NULL,
+    -- The last seq whose items are shown, where a revert hides some.
+    shown      INTEGER,
+    data       TEXT    NOT NULL
+) STRICT;
+INSERT INTO session VALUES ('00000000-0000-0000-0000-000000000001', 1700000000000, 1700000000000, 9, 8, 1, 0, NULL, 0, NULL, '{"id":"00000000-0000-0000-0000-000000000001","agent":"test","model":null,"title":null,"head":9,"created_at":1700000000000,"updated_at":1700000000000,"active_at":1700000000000,"execution":"1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5","turn":{"began":4,"steps_left":8,"steps":10,"settled_steps":1},"last_turn":null,"step":8,"trigger":"tools_finished","seen":7,"context_after":0,"state":null,"open_calls":[],"usage":{"input_tokens":0,"output_tokens":0,"cost":0},"failed_calls":0,"attempts":0,"quarantined":null,"cancelled":false,"foreign":null}');
+INSERT INTO session VALUES ('00000000-0000-0000-0000-000000000002', 1700000000000, 1700000000000, 8, NULL, 0, 0, 1700000060000, 0, NULL, '{"id":"00000000-0000-0000-0000-000000000002","agent":"test","model":null,"title":null,"head":8,"created_at":1700000000000,"updated_at":1700000000000,"active_at":1700000000000,"turn":{"began":4,"steps_left":9,"steps":10,"settled_steps":1},"wait":{"step":6,"until":[{"approval":{"key":"k","question":"may I?","details":null}},{"time":1700000060000}],"wake_at":1700000060000},"arrived":{"approvals":{"k":{"step":6,"at":1700000000000,"request":{"key":"k","question":"may I?","details":null}}}},"last_turn":null,"step":null,"trigger":"turn_started","seen":5,"context_after":0,"state":null,"open_calls":[],"usage":{"input_tokens":0,"output_tokens":0,"cost":0},"failed_calls":0,"attempts":0,"quarantined":null,"cancelled":false,"foreign":null}');
+INSERT INTO session VALUES ('00000000-0000-0000-0000-000000000003', 1700000000000, 1700000000000, 9, 6, 0, 0, NULL, 0, NULL, '{"id":"00000000-0000-0000-0000-000000000003","agent":"test","model":null,"title":null,"head":9,"created_at":1700000000000,"updated_at":1700000000000,"active_at":1700000000000,"turn":{"began":4,"steps_left":9,"steps":10,"settled_steps":0},"last_turn":null,"step":6,"trigger":"turn_started","seen":5,"context_after":0,"state":null,"open_calls":[],"usage":{"input_tokens":0,"output_tokens":0,"cost":0},"failed_calls":0,"attempts":0,"quarantined":"its recovery does not fit its log","cancelled":false,"foreign":null}');
+INSERT INTO session VALUES ('00000000-0000-0000-0000-000000000004', 1700000000000, 1700000000000, 8, NULL, 0, 0, NULL, 1, NULL, '{"id":"00000000-0000-0000-0000-000000000004","agent":"test","model":null,"title":null,"head":8,"created_at":1700000000000,"updated_at":1700000000000,"active_at":1700000000000,"turn":null,"children":[{"key":"c","session":"bd758bca-9e73-5685-9d92-217ca0d32407"}],"outbox":[{"kind":"spawn","child":"bd758bca-9e73-5685-9d92-217ca0d32407","agent":"test","parent":{"session":"00000000-0000-0000-0000-000000000004","key":"c","depth":1},"prompt":[{"text":"do"}]}],"last_turn":{"outcome":"done"},"step":null,"trigger":"spawned","seen":5,"context_after":0,"state":null,"open_calls":[],"usage":{"input_tokens":0,"output_tokens":0,"cost":0},"failed_calls":0,"attempts":0,"quarantined":null,"cancelled":false,"foreign":null}');
+INSERT INTO session VALUES ('00000000-0000-0000-0000-000000000005', 1700000000000, 1700000000000, 2, NULL, 1, 1, NULL, 0, NULL, '{"id":"00000000-0000-0000-0000-000000000005","agent":"test","model":null,"title":null,"head":2,"created_at":1700000000000,"updated_at":1700000000000,"active_at":1700000000000,"turn":null,"last_turn":null,"step":null,"trigger":"turn_started","seen":1,"context_after":0,"state":null,"open_calls":[],"usage":{"input_tokens":0,"output_tokens":0,"cost":0},"failed_calls":0,"attempts":0,"quarantined":null,"cancelled":false,"foreign":null}');
+CREATE TABLE claim (
+    session    TEXT    NOT NULL PRIMARY KEY,
+    execution  TEXT    NOT NULL,
+    owner      TEXT    NOT NULL,
+    expires_at INTEGER NOT NULL,
+    data       TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO claim VALUES ('00000000-0000-0000-0000-000000000001', '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', '00000000-0000-0000-0000-000000000009', 1700000030000, '{"session":"00000000-0000-0000-0000-000000000001","execution":"1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5","owner":"00000000-0000-0000-0000-000000000009","expires_at":1700000030000,"phase":"unknown","step":8,"interrupt":false,"ended":false,"resumed":false,"superseded":false}');
+CREATE TABLE input (
+    id      TEXT    NOT NULL PRIMARY KEY,
+    session TEXT    NOT NULL,
+    seq     INTEGER NOT NULL,
+    status  TEXT    NOT NULL,
+    intent  INTEGER NOT NULL,
+    data    TEXT    NOT NULL,
+    UNIQUE (session, seq)
+) STRICT;
+INSERT INTO input VALUES ('164ef5fd-45b3-5636-8d15-ac1e2f3f7d91', '00000000-0000-0000-0000-000000000005', 2, 'pending', 1, '{"id":"164ef5fd-45b3-5636-8d15-ac1e2f3f7d91","session":"00000000-0000-0000-0000-000000000005","seq":2,"at":1700000000000,"delivery":"queue","status":"pending","intent":true,"content":{"kind":"prompt","parts":[{"text":"later"}]}}');
+INSERT INTO input VALUES ('8a843c33-cc7a-5192-8328-403ada52560a', '00000000-0000-0000-0000-000000000002', 2, 'promoted', 0, '{"id":"8a843c33-cc7a-5192-8328-403ada52560a","session":"00000000-0000-0000-0000-000000000002","seq":2,"at":1700000000000,"delivery":"queue","status":"promoted","intent":false,"content":{"kind":"prompt","parts":[{"text":"hello"}]}}');
+INSERT INTO input VALUES ('9574a2dc-54b0-5082-9949-30bf682de899', '00000000-0000-0000-0000-000000000001', 2, 'promoted', 0, '{"id":"9574a2dc-54b0-5082-9949-30bf682de899","session":"00000000-0000-0000-0000-000000000001","seq":2,"at":1700000000000,"delivery":"queue","status":"promoted","intent":false,"content":{"kind":"prompt","parts":[{"text":"hello"}]}}');
+INSERT INTO input VALUES ('e7640800-0854-51b1-8159-e8c357ea5517', '00000000-0000-0000-0000-000000000002', 8, 'pending', 1, '{"id":"e7640800-0854-51b1-8159-e8c357ea5517","session":"00000000-0000-0000-0000-000000000002","seq":8,"at":1700000000000,"delivery":"queue","status":"pending","intent":true,"content":{"kind":"prompt","parts":[{"text":"later"}]}}');
+INSERT INTO input VALUES ('f8133144-f5a6-57a7-b850-1b46a68d9b7b', '00000000-0000-0000-0000-000000000003', 2, 'promoted', 0, '{"id":"f8133144-f5a6-57a7-b850-1b46a68d9b7b","session":"00000000-0000-0000-0000-000000000003","seq":2,"at":1700000000000,"delivery":"queue","status":"promoted","intent":false,"content":{"kind":"prompt","parts":[{"text":"hello"}]}}');
+INSERT INTO input VALUES ('f8fbbd1d-03f9-560d-a0cf-38432adc95fb', '00000000-0000-0000-0000-000000000004', 2, 'promoted', 0, '{"id":"f8fbbd1d-03f9-560d-a0cf-38432adc95fb","session":"00000000-0000-0000-0000-000000000004","seq":2,"at":1700000000000,"delivery":"queue","status":"promoted","intent":false,"content":{"kind":"prompt","parts":[{"text":"hello"}]}}');
+CREATE TABLE item (
+    session    TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    -- Position among the items that one event began.
+    n          INTEGER NOT NULL,
+    is_message INTEGER NOT NULL,
+    -- Of text.
+    bytes      INTEGER NOT NULL,
+    data       TEXT    NOT NULL,
+    PRIMARY KEY (session, seq, n)
+) STRICT;
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000001', 5, 0, 1, 5, '{"seq":5,"at":1700000000000,"body":{"kind":"user","data":[{"text":"hello"}]}}');
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000001', 6, 0, 1, 6, '{"seq":6,"at":1700000000000,"body":{"kind":"assistant","data":{"author":{"runner":"test"},"content":[{"tool_call":{"id":"a","tool":"tool","arguments":"{}"}}],"ending":{"finished":"tool_calls"}}}}');
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000001', 7, 0, 1, 4, '{"seq":7,"at":1700000000000,"body":{"kind":"tool_result","data":{"call":"a","tool":"tool","outcome":"succeeded","output":[{"text":"done"}]}}}');
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000002', 5, 0, 1, 5, '{"seq":5,"at":1700000000000,"body":{"kind":"user","data":[{"text":"hello"}]}}');
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000003', 5, 0, 1, 5, '{"seq":5,"at":1700000000000,"body":{"kind":"user","data":[{"text":"hello"}]}}');
+INSERT INTO item VALUES ('00000000-0000-0000-0000-000000000004', 5, 0, 1, 5, '{"seq":5,"at":1700000000000,"body":{"kind":"user","data":[{"text":"hello"}]}}');
+CREATE TABLE step (
+    session    TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    settled_at INTEGER,
+    runner     TEXT    NOT NULL,
+    provider   TEXT,
+    usage      TEXT,
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+INSERT INTO step VALUES ('00000000-0000-0000-0000-000000000001', 6, 1700000000000, 1700000000000, '{"alias":"test","name":"test","digest":"d-runner"}', NULL, NULL);
+INSERT INTO step VALUES ('00000000-0000-0000-0000-000000000001', 8, 1700000000000, NULL, '{"alias":"test","name":"test","digest":"d-runner"}', 'd-provider', NULL);
+INSERT INTO step VALUES ('00000000-0000-0000-0000-000000000002', 6, 1700000000000, 1700000000000, '{"alias":"test","name":"test","digest":"d-runner"}', NULL, NULL);
+INSERT INTO step VALUES ('00000000-0000-0000-0000-000000000003', 6, 1700000000000, NULL, '{"alias":"test","name":"test","digest":"d-runner"}', 'd-provider', NULL);
+INSERT INTO step VALUES ('00000000-0000-0000-0000-000000000004', 6, 1700000000000, 1700000000000, '{"alias":"test","name":"test","digest":"d-runner"}', NULL, NULL);
+CREATE TABLE call (
+    session TEXT    NOT NULL,
+    step    INTEGER NOT NULL,
+    -- The call's id as JSON text: a model chose it, and it may hold anything.
+    id      TEXT    NOT NULL,
+    status  TEXT    NOT NULL,
+    data    TEXT    NOT NULL,
+    PRIMARY KEY (session, step, id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO call VALUES ('00000000-0000-0000-0000-000000000001', 6, '"a"', 'settled', '{"session":"00000000-0000-0000-0000-000000000001","step":6,"id":"a","tool":"tool","effect":null,"status":"settled","own":false,"hosted":false,"key":null,"runs":0,"result":7}');
+INSERT INTO call VALUES ('00000000-0000-0000-0000-000000000001', 8, '"b"', 'ready', '{"session":"00000000-0000-0000-0000-000000000001","step":8,"id":"b","tool":"tool","effect":null,"status":"ready","own":false,"hosted":false,"key":null,"runs":0,"result":null}');
+CREATE TABLE execution (
+    session  TEXT    NOT NULL,
+    id       TEXT    NOT NULL,
+    owner    TEXT    NOT NULL,
+    -- 0 where its start is not in the log.
+    started  INTEGER NOT NULL,
+    ended    INTEGER,
+    terminal TEXT,
+    PRIMARY KEY (session, id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO execution VALUES ('00000000-0000-0000-0000-000000000001', '1851c4fa-70c9-5ed6-b8bf-9d2d6a2113a5', '00000000-0000-0000-0000-000000000009', 3, NULL, NULL);
+INSERT INTO execution VALUES ('00000000-0000-0000-0000-000000000002', 'a4923d61-9520-533b-9582-f4db05fd8f6b', '00000000-0000-0000-0000-000000000009', 3, 7, 'execution.suspended');
+INSERT INTO execution VALUES ('00000000-0000-0000-0000-000000000003', 'e56900a9-df8d-55da-a70d-1d2998e9b47e', '00000000-0000-0000-0000-000000000009', 3, 7, 'execution.interrupted');
+INSERT INTO execution VALUES ('00000000-0000-0000-0000-000000000004', 'a79c16e7-c248-528f-9c57-13b797b1c38e', '00000000-0000-0000-0000-000000000009', 3, 8, 'execution.succeeded');
+CREATE TABLE blob (
+    digest TEXT NOT NULL PRIMARY KEY,
+    bytes  BLOB NOT NULL
+) STRICT;
+CREATE TABLE plugin (
+    digest TEXT NOT NULL PRIMARY KEY,
+    kind   TEXT NOT NULL,
+    data   TEXT NOT NULL,
+    bytes  BLOB NOT NULL
+) STRICT;
+CREATE TABLE alias (
+    kind   TEXT NOT NULL,
+    alias  TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (kind, alias)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE meta (
+    key   TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER event_kind
+AFTER INSERT ON event
+WHEN NOT EXISTS (SELECT 1 FROM kind WHERE type = NEW.type AND version = NEW.version)
+BEGIN
+    INSERT INTO kind (type, version) VALUES (NEW.type, NEW.version);
+END;
+CREATE UNIQUE INDEX event_call_result
+    ON event (session, data -> '$.step', data -> '$.result.call')
+    WHERE type = 'call.settled';
+CREATE INDEX session_newest ON session (created_at, id);
+CREATE INDEX session_due ON session (updated_at, id) WHERE due;
+CREATE INDEX session_timer ON session (wake_at, id) WHERE wake_at IS NOT NULL;
+CREATE INDEX session_owing ON session (updated_at, id) WHERE owing;
+CREATE INDEX session_step ON session (id) WHERE step IS NOT NULL;
+CREATE INDEX claim_execution ON claim (execution);
+CREATE INDEX claim_expiry ON claim (expires_at, session);
+CREATE INDEX input_pending ON input (session, seq) WHERE status = 'pending';
+CREATE TRIGGER event_call_result_after_call
+BEFORE INSERT ON event WHEN NEW.type = 'call.settled'
+BEGIN
+    SELECT raise(ABORT, 'a result before its call')
+     WHERE NOT EXISTS (
+        SELECT 1 FROM call
+         WHERE session = NEW.session
+           AND step = NEW.data ->> '$.step'
+           AND id = NEW.data -> '$.result.call'
+     );
+END;

@@ -1,0 +1,113 @@
+//! One process's connection to the store: it counts every commit that the process makes, those of the
+//! courier and of the timers included, and a test says what becomes of each. A process that has died
+//! gets no answer any more and reaches the store no more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use mainstay_core::commit::{Commit, Refused};
+use mainstay_core::port::{Committed, Store, StoreError};
+use mainstay_test_support::MemoryStore;
+use mainstay_test_support::delegate::Delegate;
+use tokio::sync::Notify;
+
+/// What becomes of a commit.
+pub enum Fate {
+    /// It goes to the store.
+    Pass,
+    /// The process dies before the store has it.
+    DieBefore,
+    /// The store has it, and the process dies before it hears so.
+    DieAfter,
+    /// The store is not asked.
+    Refuse(Refused),
+}
+
+/// The fate of the process's `n`-th commit, counting from 0.
+pub type Fates = Box<dyn Fn(&Commit, usize) -> Fate + Send + Sync>;
+
+/// The connection.
+pub struct Link {
+    store: Arc<MemoryStore>,
+    fates: Fates,
+    commits: AtomicUsize,
+    dead: AtomicBool,
+    died: Notify,
+}
+
+impl Link {
+    pub fn new(store: Arc<MemoryStore>, fates: Fates) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            fates,
+            commits: AtomicUsize::new(0),
+            dead: AtomicBool::new(false),
+            died: Notify::new(),
+        })
+    }
+
+    /// Commits that the process has made or tried.
+    pub fn commits(&self) -> usize {
+        self.commits.load(Ordering::SeqCst)
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Returns once the process has died.
+    pub async fn died(&self) {
+        let died = self.died.notified();
+        if !self.is_dead() {
+            died.await;
+        }
+    }
+
+    /// Dies now.
+    pub fn die(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.died.notify_one();
+    }
+
+    async fn alive(&self) {
+        if self.is_dead() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Delegate for Link {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    async fn before(&self) -> Result<(), StoreError> {
+        self.alive().await;
+        Ok(())
+    }
+
+    async fn after(&self) -> Result<(), StoreError> {
+        self.alive().await;
+        Ok(())
+    }
+
+    async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        self.alive().await;
+        let n = self.commits.fetch_add(1, Ordering::SeqCst);
+        let fate = (self.fates)(&commit, n);
+        match fate {
+            Fate::Refuse(refused) => return Err(refused.into()),
+            Fate::DieBefore => self.die(),
+            Fate::Pass | Fate::DieAfter => {}
+        }
+        self.alive().await;
+        let committed = self.store.commit(commit).await;
+        if matches!(fate, Fate::DieAfter) {
+            self.die();
+        }
+        self.alive().await;
+        committed
+    }
+}
