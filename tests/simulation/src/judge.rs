@@ -310,10 +310,13 @@ fn every_event_is_written_by_right(
             if let Some(claim) = claim {
                 return Err(format!("claimed over {claim:?}"));
             }
-            // It may be held back instead.
-            let held = matches!(event.body, EventBody::SessionHeld { .. });
-            let writer_is = event.execution.or(held.then_some(*execution));
-            if Some(*owner) != own || writer_is != Some(*execution) {
+            // It may be held back instead, and it makes a revert final before it begins.
+            let beside = matches!(
+                event.body,
+                EventBody::SessionHeld { .. } | EventBody::RevertCommitted {}
+            );
+            let named = event.execution.or(beside.then_some(*execution));
+            if Some(*owner) != own || named != Some(*execution) {
                 return Err(format!("{writer} claims for another"));
             }
         }

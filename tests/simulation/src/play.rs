@@ -16,9 +16,10 @@ use mainstay_core::event::{Delivery, Event, InputContent, SessionCreated, TurnOu
 use mainstay_core::history::{Approval, Signal};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::node::{Followed, Node, Ports};
-use mainstay_core::plugin::ExchangeTimeouts;
+use mainstay_core::outbox::Child;
+use mainstay_core::plugin::{Condition, ExchangeTimeouts};
 use mainstay_core::port::{Store, StoreError};
-use mainstay_core::tail::{Scope, Tail};
+use mainstay_core::tail::{Scope, Session, Tail};
 use mainstay_test_support::MemoryStore;
 use mainstay_test_support::delegate::Delegating;
 use serde::{Deserialize, Serialize};
@@ -666,11 +667,12 @@ impl Play {
             if clients > 0 {
                 waits.push(format!("{clients} clients wait for an answer"));
             }
-            for tail in self.tails().await {
+            let tails = self.tails().await;
+            for tail in &tails {
                 let session = &tail.session;
                 let waits_here = tail.claim.is_some()
                     || tail.is_runnable()
-                    || session.wait.is_some()
+                    || (session.wait.is_some() && !waits_for_people(session, &tails))
                     || session.is_owing();
                 if waits_here {
                     waits.push(format!(
@@ -722,7 +724,7 @@ impl Play {
 
     async fn idle_sessions_have_no_intents(&self) -> Result<(), Broken> {
         for tail in self.tails().await {
-            if tail.session.cancelled {
+            if tail.session.cancelled || tail.session.wait.is_some() {
                 continue;
             }
             if let Some(input) = tail.inputs.iter().find(|input| input.intent) {
@@ -736,7 +738,7 @@ impl Play {
 
     async fn nothing_admitted_is_left_behind(&self) -> Result<(), Broken> {
         for tail in self.tails().await {
-            if tail.session.cancelled {
+            if tail.session.cancelled || tail.session.wait.is_some() {
                 continue;
             }
             if let Some(input) = tail.inputs.first() {
@@ -885,6 +887,28 @@ impl Play {
             timeline: self.judge.timeline(|session| self.name(session)),
         }
     }
+}
+
+/// Waits for a child that was interrupted: that one goes on when somebody speaks to it, as everybody is
+/// spoken to in the end.
+fn waits_for_people(session: &Session, tails: &[Arc<Tail>]) -> bool {
+    let Some(wait) = session.wait.as_ref().filter(|wait| wait.wake_at.is_none()) else {
+        return false;
+    };
+    let awaited = wait.until.iter().flat_map(|condition| match condition {
+        Condition::Children(keys) => &keys[..],
+        _ => &[],
+    });
+    let interrupted = |child: &Child| {
+        tails.iter().any(|tail| {
+            tail.session.id == child.session
+                && tail.session.turn.is_none()
+                && tail.session.last_turn == Some(TurnOutcome::Interrupted)
+        })
+    };
+    awaited
+        .filter_map(|key| session.child(key))
+        .any(|child| !child.ended && interrupted(child))
 }
 
 fn agent_name(agent: Agent) -> &'static str {
