@@ -206,7 +206,7 @@ pub(crate) enum Session {
         id: SessionId,
         name: String,
         /// JSON
-        #[arg(default_value = "null")]
+        #[arg(default_value = "null", value_parser = json)]
         data: serde_json::Value,
     },
     /// List what a session asks of people
@@ -339,6 +339,12 @@ fn time(text: &str) -> Result<Duration, String> {
     crate::config::span(text).ok_or_else(|| "expected a number and ms, s, m, h or d".into())
 }
 
+// A JSON value can be made of any text, as a string: that is not what is meant here.
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("no JSON: {error}; quote a string twice, '\"…\"'"))
+}
+
 fn kind(text: &str) -> Result<Kind, String> {
     match text {
         "runner" => Ok(Kind::Runner),
@@ -403,6 +409,24 @@ mod tests {
                 .to_string()
                 .contains("expected runner, provider or toolbox")
         );
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_signal_carries_json() {
+        let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let data = |args: &[&str]| {
+            let line = ["mainstay", "session", "signal", id, "go"];
+            match Cli::try_parse_from(line.iter().chain(args))?.command {
+                Command::Session(Session::Signal { data, .. }) => Ok(data),
+                other => panic!("{other:?}"),
+            }
+        };
+        let given = |args: &[&str]| data(args).expect("JSON");
+        assert_eq!(given(&[]), serde_json::Value::Null);
+        assert_eq!(given(&[r#"{"n":1}"#]), serde_json::json!({ "n": 1 }));
+        assert_eq!(given(&["\"text\""]), "text");
+        let error: clap::Error = data(&["text"]).expect_err("no JSON");
         assert_eq!(error.exit_code(), 2);
     }
 

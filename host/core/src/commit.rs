@@ -717,6 +717,8 @@ fn admit(
         delivery,
         content: content.clone(),
     })?;
+    // Before the wake, which may be an event of its own.
+    let seq = work.tail.session.head;
     if held.is_none() {
         work.wake(if delivery == Delivery::Steer {
             Scope::Steers
@@ -724,7 +726,6 @@ fn admit(
             Scope::All
         })?;
     }
-    let seq = work.tail.session.head;
     Ok(Reply::Admitted(Admission {
         input,
         seq,

@@ -448,6 +448,11 @@ impl Check {
 
     fn compare_executions(&mut self, stored: &Stored) {
         let claim = stored.claim.as_ref();
+        // The claim of a session that is another store's is held there.
+        let session = stored.session.as_ref();
+        if session.is_some_and(|session| session.imported().is_some()) {
+            return;
+        }
         let held = claim
             .filter(|claim| !claim.ended)
             .map(|claim| claim.execution);

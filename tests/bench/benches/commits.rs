@@ -12,7 +12,7 @@ use mainstay_core::id::SessionId;
 use mainstay_core::port::Store;
 
 /// Sessions at once, and turns.
-const MEASURED: &[(usize, usize)] = &[(1, 50), (32, 640), (128, 1280)];
+const MEASURED: &[(usize, usize)] = &[(1, 30), (32, 128), (128, 256)];
 const QUICK: &[(usize, usize)] = &[(1, 1), (4, 8)];
 
 /// Sessions whose logs are weighed: those of a kind are alike.

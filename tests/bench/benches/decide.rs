@@ -79,7 +79,7 @@ fn shipped_loop(bencher: Bencher<'_, '_>, items: u64) {
     HOST.decide(bencher, guests::LOOP, &HOST.view(items));
 }
 
-#[divan::bench(args = HISTORIES, sample_count = SAMPLES, sample_size = 1)]
+#[divan::bench(args = HISTORIES, sample_count = 300, sample_size = 1)]
 fn shipped_loop_measuring(bencher: Bencher<'_, '_>, items: u64) {
     let view = view::with_context_limit(HOST.view(items), u32::MAX);
     HOST.decide(bencher, guests::LOOP, &view);

@@ -20,6 +20,21 @@ fn promote(input: InputId) -> EventBody {
     EventBody::InputPromoted { input }
 }
 
+/// An admission that gives older inputs their intent back names its own seq, now and ever after.
+pub async fn inbox_2_an_admission_that_wakes_others_names_its_own_seq(h: Harness) {
+    let session = h.session().await;
+    h.prompt(session, Delivery::Queue).await;
+    h.ok(build::interrupt(session)).await;
+    let input = InputId::new();
+    let admit = || build::admit(session, input, Delivery::Queue, "later");
+    let done = h.ok(admit()).await;
+    let kinds: Vec<String> = done.events.iter().map(|event| event.body.kind()).collect();
+    assert_eq!(kinds, ["input.admitted", "inputs.woken"]);
+    let first = admission(&done);
+    assert_eq!(first.seq, done.events[0].seq);
+    assert_eq!(admission(&h.ok(admit()).await), first);
+}
+
 /// The first admission answers, before and after promotion.
 pub async fn inbox_2(h: Harness) {
     let session = h.session().await;

@@ -31,7 +31,8 @@ macro_rules! conformance {
             claim_1 claim_2 claim_3 claim_4 claim_5 claim_9 claim_13 claim_14 claim_15 claim_20 claim_21
             recov_1 recov_2 recov_4 recov_5 recov_6 recov_7 recov_8 recov_10 recov_11 recov_13 recov_15
             recov_21 recov_22 recov_23 recov_24
-            inbox_2 inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
+            inbox_2 inbox_2_an_admission_that_wakes_others_names_its_own_seq
+            inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
             tool_6 items_come_in_both_orders sessions_come_in_pages a_scan_lists_what_is_due
             a_scan_lists_timers_that_are_due a_scan_lists_what_is_owed
             a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::FdFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use tokio::process::Child;
@@ -23,6 +24,8 @@ struct Chat {
 impl Chat {
     fn open(world: &World, session: &str) -> Self {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // A process that has it too would keep it open.
+        rustix::io::fcntl_setfd(&terminal, FdFlags::CLOEXEC).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap();

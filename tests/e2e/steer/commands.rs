@@ -94,8 +94,8 @@ impl Shell {
     /// Runs a prompt in a new session, and gives its id and what was said of the end.
     async fn begin(&self, prompt: &str) -> (String, String) {
         let (_, err) = self.says(&["run", prompt]).await;
-        let newest = self.json(&["session", "list", "--limit", "1"]).await;
-        (newest[0]["id"].as_str().unwrap().to_owned(), err)
+        let id = err.lines().find_map(|line| line.strip_prefix("session "));
+        (id.unwrap_or_else(|| panic!("{err}")).to_owned(), err)
     }
 
     /// Lets the session run as far as it can, and gives what it said to the newest prompt.

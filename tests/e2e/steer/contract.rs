@@ -1,8 +1,13 @@
 //! The OpenAPI document as a judge: does an answer fit what it says of the route and the status?
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
-const DOCUMENT: &str = include_str!("../../../host/server/openapi.json");
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let text = include_str!("../../../host/server/openapi.json");
+    serde_json::from_str(text).unwrap()
+});
 
 /// Holds an answer against the document.
 ///
@@ -10,9 +15,8 @@ const DOCUMENT: &str = include_str!("../../../host/server/openapi.json");
 /// If it does not fit, naming the route and what is wrong.
 #[track_caller]
 pub(super) fn check(method: &str, path: &str, status: u16, media: &str, body: &Value) {
-    let document: Value = serde_json::from_str(DOCUMENT).unwrap();
     let path = path.split('?').next().unwrap();
-    let paths = document["paths"].as_object().unwrap();
+    let paths = DOCUMENT["paths"].as_object().unwrap();
     let found = paths
         .keys()
         .find(|route| fits(route, &format!("/v1{path}")));
@@ -31,14 +35,14 @@ pub(super) fn check(method: &str, path: &str, status: u16, media: &str, body: &V
         .get(media)
         .unwrap_or_else(|| panic!("{method} {route}: {status} as {media:?}: {body}"));
     let mut schema = content["schema"].clone();
-    schema["components"] = json!({ "schemas": document["components"]["schemas"] });
+    schema["components"] = json!({ "schemas": DOCUMENT["components"]["schemas"] });
     let validator = jsonschema::validator_for(&schema).unwrap();
     let wrong: Vec<String> = validator
         .iter_errors(body)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
     assert!(wrong.is_empty(), "{method} {route}: {wrong:?} in {body}");
-    named(&document, &content["schema"], body, route);
+    named(&content["schema"], body, route);
 }
 
 /// Whether a path is one of a route.
@@ -56,9 +60,9 @@ fn fits(route: &str, path: &str) -> bool {
 
 /// Every member of the answer is in the document, and of each item where it is a page.
 #[track_caller]
-fn named(document: &Value, schema: &Value, body: &Value, route: &str) {
+fn named(schema: &Value, body: &Value, route: &str) {
     let schema = match schema["$ref"].as_str() {
-        Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
+        Some(reference) => DOCUMENT.pointer(reference.trim_start_matches('#')).unwrap(),
         None => schema,
     };
     let (Some(properties), Some(body)) = (schema["properties"].as_object(), body.as_object())
@@ -69,7 +73,7 @@ fn named(document: &Value, schema: &Value, body: &Value, route: &str) {
         let property = properties.get(name);
         let property = property.unwrap_or_else(|| panic!("{route}: `{name}` is undocumented"));
         for item in value.as_array().into_iter().flatten() {
-            named(document, &property["items"], item, route);
+            named(&property["items"], item, route);
         }
     }
 }

@@ -46,7 +46,6 @@ async fn int_5_interrupt_and_continue_takes_steers_and_leaves_the_queue() {
     let control = api.admit(&controlled, model).await;
     let queued = api.prompt(&controlled, "say queued").await;
     api.act(&controlled, "interrupt", go_on.clone()).await;
-    api.until_event(&controlled, "session.configured").await;
     let shown = api.idle(&controlled).await;
     assert_eq!(shown["model"]["model"], "other");
     let (promoted, _) = api.input(&controlled, &control).await;

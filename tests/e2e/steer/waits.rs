@@ -124,7 +124,8 @@ async fn wait_5_an_approval_outlives_a_kill_and_lets_its_call_run_once() {
         (1, 1)
     );
     let words = api.words(&session).await;
-    assert!(words.last().unwrap().contains("posted"), "{words:?}");
+    let last = words.last().unwrap();
+    assert!(last.contains("guarded answered: HTTP 200"), "{words:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

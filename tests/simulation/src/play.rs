@@ -889,9 +889,12 @@ impl Play {
     }
 }
 
-/// Waits for a child that was interrupted: that one goes on when somebody speaks to it, as everybody is
-/// spoken to in the end.
+/// Waits while it is quarantined, or for a child that was interrupted: such go on when somebody releases
+/// or speaks to them, as everybody is in the end.
 fn waits_for_people(session: &Session, tails: &[Arc<Tail>]) -> bool {
+    if session.quarantined.is_some() {
+        return true;
+    }
     let Some(wait) = session.wait.as_ref().filter(|wait| wait.wake_at.is_none()) else {
         return false;
     };

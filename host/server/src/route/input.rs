@@ -73,7 +73,9 @@ async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {
     }
     if let Some(signal) = &new.signal {
         if signal.name.is_empty() || signal.name.len() > 256 {
-            return Err(invalid("A signal's name has 1 to 256 bytes.".into()));
+            return Err(invalid(
+                "A signal's name has 1 to 256 bytes. Send it under another.".into(),
+            ));
         }
         return Ok(InputContent::Signal(Signal {
             name: signal.name.clone(),
