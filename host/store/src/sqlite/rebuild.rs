@@ -10,7 +10,7 @@ use mainstay_core::event::Record;
 use mainstay_core::id::SessionId;
 use mainstay_core::port::StoreError;
 use mainstay_core::rebuild::Rebuild;
-use mainstay_core::tail::{Changes, InputStatus, Session};
+use mainstay_core::tail::{Changes, InputStatus};
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
@@ -96,15 +96,15 @@ async fn rebuild(
         (aimed.into_iter().collect(), known.into_iter().collect());
 
     let Rebuild { mut tail, rows } = rebuilt;
-    // Where it was imported from, and what this build cannot read of it, is in no event.
-    let row: Option<String> = sqlx::query_scalar("SELECT data FROM session WHERE id = ?")
-        .bind(&key)
-        .fetch_optional(&mut *conn)
-        .await?;
-    if let Some(Ok(row)) = row.map(|data| serde_json::from_str::<Session>(&data)) {
-        tail.session.origin = row.origin;
-        tail.session.foreign = row.foreign;
-    }
+    // Where it was imported from is in no event.
+    let origin: Option<Option<String>> =
+        sqlx::query_scalar("SELECT data -> '$.origin' FROM session WHERE id = ?")
+            .bind(&key)
+            .fetch_optional(&mut *conn)
+            .await?;
+    tail.session.origin = origin
+        .flatten()
+        .and_then(|origin| serde_json::from_str(&origin).ok());
     let mut inputs: Vec<_> = rows.inputs.into_values().collect();
     for input in &mut inputs {
         let id = input.id.to_string();
