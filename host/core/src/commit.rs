@@ -404,7 +404,7 @@ pub fn apply(
                 input: *input,
                 delivery: *delivery,
             })?;
-            if *delivery == Delivery::Steer {
+            if *delivery == Delivery::Steer && work.tail.may_run().is_ok() {
                 work.wake(Scope::Steers)?;
             }
             Reply::Done

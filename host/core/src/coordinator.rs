@@ -443,7 +443,7 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
     }
     if !inner.healthy.load(Ordering::SeqCst) {
         debug!("no new claim while renewals fail");
-        return Some(nothing);
+        return None;
     }
     let (execution, lost) = match inner.claim(session, start).await {
         Ok(Taken::Here(execution, lost)) => (execution, lost),

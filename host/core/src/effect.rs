@@ -476,7 +476,12 @@ impl<'e> Effect<'e> {
                 run: runs + 1,
             })?;
             self.flush_at = None;
-            self.exec.flush(true).await?;
+            if let Err(halt) = self.exec.flush(true).await {
+                if matches!(halt, Halt::Stopped) {
+                    self.exec.take_back();
+                }
+                return Err(halt);
+            }
         }
         self.live(Live::Started {
             step: self.step.seq,

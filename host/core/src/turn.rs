@@ -391,6 +391,11 @@ impl Execution {
         self.pending.push(body.into());
     }
 
+    /// Forgets what was kept last.
+    pub(crate) fn take_back(&mut self) {
+        self.pending.pop();
+    }
+
     /// Makes what is kept durable now.
     pub(crate) async fn flush(&mut self, begins: bool) -> Result<(), Halt> {
         let at = self.shared.clock.wall();

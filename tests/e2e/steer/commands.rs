@@ -82,7 +82,8 @@ impl Shell {
                 let (found, out, err) = self.world.run(&[json, args].concat()).await;
                 assert_eq!(found, code, "{caller}: {args:?}: {out}\n{err}");
                 assert!(out.is_empty(), "{caller}: {args:?}: {out}");
-                assert!(err.starts_with("error:"), "{caller}: {args:?}: {err}");
+                let told = err.lines().any(|line| line.starts_with("error:"));
+                assert!(told, "{caller}: {args:?}: {err}");
                 assert!(
                     err.contains(hint),
                     "{caller}: {args:?}: no {hint:?} in {err}"
@@ -322,6 +323,32 @@ async fn ends(shell: Shell) {
     ] {
         shell.fails(unknown, NOT_FOUND, "session list").await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_3_cli_5_an_import_goes_on_once_it_is_adopted() {
+    imported(Shell::alone().await).await;
+    imported(Shell::beside_a_server().await).await;
+}
+
+async fn imported(shell: Shell) {
+    let origin = Shell::alone().await;
+    let (waits, _) = origin.begin("wait signal go\nreport").await;
+    let file = origin.world.folder.path().join("session.jsonl");
+    let file = file.to_str().unwrap();
+    origin
+        .says(&["session", "export", &waits, "--to", file])
+        .await;
+    shell.json(&["session", "import", file]).await;
+    assert_eq!(shell.show(&waits).await["status"], "imported");
+    let signal = ["session", "signal", &waits, "go"];
+    shell.fails(&signal, CONFLICT, "session adopt").await;
+    let prompt = ["run", "--session", &waits, "say hello"];
+    shell.fails(&prompt, CONFLICT, "session adopt").await;
+    let adopted = shell.one(&["session", "adopt", &waits]).await;
+    assert_eq!(adopted["status"], "waiting");
+    shell.json(&signal).await;
+    assert_eq!(shell.finish(&waits).await, "signal go null");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
