@@ -2,7 +2,7 @@
 //! and takes it out of the outbox in one commit here. A crash between the two brings it again, which
 //! changes nothing; what the other session refuses for good counts as delivered.
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::commit::{Refused, Write};
 use crate::event::{Delivery, InputContent, Parent, SessionCreated};
@@ -39,9 +39,16 @@ pub(crate) async fn deliver(shared: &Shared, session: SessionId) -> Vec<Effect> 
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = delivered {
-            warn!(%session, error = %crate::chain(&error), "a notice is not delivered yet");
-            break;
+        match delivered {
+            Ok(_) => {}
+            // It stays owed, and holds up none of those behind it.
+            Err(StoreError::Refused(refused)) => {
+                debug!(%session, %refused, "a notice is not taken yet");
+            }
+            Err(error) => {
+                warn!(%session, error = %crate::chain(&error), "a notice is not delivered yet");
+                break;
+            }
         }
     }
     effects
@@ -137,14 +144,17 @@ async fn create(
     }
 }
 
-/// A refusal is final: what the other session does not take is owed no more.
+/// A refusal is final, unless the other session may yet come to take it: what it never takes is owed no
+/// more.
 fn settled<T>(done: Result<T, StoreError>) -> Result<Option<()>, StoreError> {
     match done {
         Ok(_) => Ok(Some(())),
-        // A build that knows all of that session is still to come.
-        Err(error @ StoreError::Refused(Refused::NotRunnable(NotRunnable::Foreign(_)))) => {
-            Err(error)
-        }
+        // A build that knows all of that session, or its adoption, is still to come.
+        Err(
+            error @ StoreError::Refused(Refused::NotRunnable(
+                NotRunnable::Foreign(_) | NotRunnable::Imported(_),
+            )),
+        ) => Err(error),
         Err(StoreError::Refused(refused)) => {
             warn!(%refused, "a notice was not taken");
             Ok(None)
