@@ -10,7 +10,8 @@ use mainstay_core::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, Ses
 use mainstay_core::model::Range;
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Clock, Committed, Dump, Listed, Scan, Store, StoreError};
-use mainstay_core::tail::{Call, Changes, Execution, Input, InputStatus, StepRow, Tail};
+use mainstay_core::rebuild;
+use mainstay_core::tail::{Execution, Input, InputStatus, Tail};
 use tokio::sync::watch;
 
 use crate::ManualClock;
@@ -65,12 +66,7 @@ struct State {
 struct Rows {
     tail: Arc<Tail>,
     events: Vec<Record>,
-    /// By seq and the position among the items of one event.
-    items: BTreeMap<(Seq, u32), Item>,
-    inputs: BTreeMap<Seq, Input>,
-    steps: BTreeMap<Seq, StepRow>,
-    calls: BTreeMap<(Seq, String), Call>,
-    executions: BTreeMap<ExecutionId, Execution>,
+    rows: rebuild::Rows,
 }
 
 impl Rows {
@@ -78,48 +74,7 @@ impl Rows {
         Self {
             tail,
             events: Vec::new(),
-            items: BTreeMap::new(),
-            inputs: BTreeMap::new(),
-            steps: BTreeMap::new(),
-            calls: BTreeMap::new(),
-            executions: BTreeMap::new(),
-        }
-    }
-
-    fn take(&mut self, changes: Changes) {
-        if let Some(through) = changes.drop_items_after {
-            self.items.retain(|(seq, _), _| *seq <= through);
-        }
-        let mut last = (0, 0);
-        for item in changes.items {
-            last = if last.0 == item.seq {
-                (item.seq, last.1 + 1)
-            } else {
-                (item.seq, 0)
-            };
-            self.items.insert(last, item);
-        }
-        for input in changes.inputs {
-            self.inputs.insert(input.seq, input);
-        }
-        for mut step in changes.steps {
-            if let Some(before) = self.steps.get(&step.seq) {
-                step.usage = step.usage.or(before.usage);
-                step.settled_at = step.settled_at.or(before.settled_at);
-            }
-            self.steps.insert(step.seq, step);
-        }
-        for call in changes.calls {
-            self.calls.insert((call.step, call.id.clone()), call);
-        }
-        for execution in changes.executions {
-            match self.executions.get_mut(&execution.id) {
-                Some(known) if execution.started == 0 => {
-                    known.ended = execution.ended;
-                    known.terminal = execution.terminal;
-                }
-                _ => drop(self.executions.insert(execution.id, execution)),
-            }
+            rows: rebuild::Rows::default(),
         }
     }
 
@@ -128,16 +83,16 @@ impl Rows {
     }
 
     fn dump(&self) -> Dump {
-        let mut executions: Vec<Execution> = self.executions.values().cloned().collect();
+        let mut executions: Vec<Execution> = self.rows.executions.values().cloned().collect();
         executions.sort_by_key(|execution| (execution.started, execution.id));
         Dump {
             events: self.events.clone(),
             session: Some(self.tail.session.clone()),
             claim: self.tail.claim.clone(),
-            items: self.items.values().cloned().collect(),
-            inputs: self.inputs.values().cloned().collect(),
-            steps: self.steps.values().cloned().collect(),
-            calls: self.calls.values().cloned().collect(),
+            items: self.rows.items.values().cloned().collect(),
+            inputs: self.rows.inputs.values().cloned().collect(),
+            steps: self.rows.steps.values().cloned().collect(),
+            calls: self.rows.calls.values().cloned().collect(),
             executions,
         }
     }
@@ -311,7 +266,7 @@ impl State {
     fn known(&self, commit: &Commit) -> Known {
         let input = commit.input().and_then(|id| {
             let (session, seq) = self.input_ids.get(&id)?;
-            self.sessions.get(session)?.inputs.get(seq).cloned()
+            self.sessions.get(session)?.rows.inputs.get(seq).cloned()
         });
         let mut seen = HashSet::new();
         let ids = commit.event_ids().into_iter().filter(|id| seen.insert(*id));
@@ -329,7 +284,7 @@ impl State {
         let inputs = commit.replayed_inputs();
         let inputs = inputs.iter().filter_map(|id| {
             let (session, seq) = self.input_ids.get(id)?;
-            self.sessions.get(session)?.inputs.get(seq).cloned()
+            self.sessions.get(session)?.rows.inputs.get(seq).cloned()
         });
         Known {
             input,
@@ -369,7 +324,7 @@ impl State {
         for input in &applied.changes.inputs {
             self.input_ids.insert(input.id, (session, input.seq));
         }
-        rows.take(applied.changes);
+        rows.rows.take(applied.changes);
         self.log.push(Logged {
             commit: commit.clone(),
             events: applied.events.clone(),
@@ -490,6 +445,7 @@ impl Store for MemoryStore {
         };
         let through = range.through.min(rows.tail.session.shown_through());
         let items = rows
+            .rows
             .items
             .values()
             .filter(|item| item.seq > range.after && item.seq <= through);
@@ -515,7 +471,7 @@ impl Store for MemoryStore {
             return Ok(Vec::new());
         };
         let wanted = |input: &&Input| all || input.status == InputStatus::Pending;
-        Ok(rows.inputs.values().filter(wanted).cloned().collect())
+        Ok(rows.rows.inputs.values().filter(wanted).cloned().collect())
     }
 
     async fn sessions(
@@ -563,7 +519,7 @@ impl Store for MemoryStore {
         for event in &rows.events {
             state.event_ids.remove(&event.id);
         }
-        for input in rows.inputs.values() {
+        for input in rows.rows.inputs.values() {
             state.input_ids.remove(&input.id);
         }
         Ok(true)
