@@ -10,4 +10,5 @@ pub mod sqlite;
 pub use sqlite::backup::{BackupError, Copied};
 pub use sqlite::doctor::Report;
 pub use sqlite::gc::{Collected, Component};
+pub use sqlite::retention::{Retained, Retention};
 pub use sqlite::{OpenError, Options, SqliteStore, Stats};

@@ -7,5 +7,5 @@ pub mod delegate;
 mod memory;
 
 pub use clock::ManualClock;
-pub use mainstay_core::rebuild::rebuild;
+pub use mainstay_core::rebuild::{rebuild, rebuild_beside};
 pub use memory::{Gate, Logged, MemoryStore};

@@ -281,7 +281,7 @@ async fn blobs_unmentioned(
 }
 
 /// Everything in a text that looks like a SHA-256, wherever it stands.
-fn digests(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn digests(text: &str) -> impl Iterator<Item = &str> {
     let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     text.split(move |c| !is_hex(c))
         .filter(|run| run.len() == 64)

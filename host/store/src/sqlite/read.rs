@@ -7,7 +7,8 @@ use mainstay_core::event::{Event, EventBody, Record, SessionCreated};
 use mainstay_core::history::{Item, ItemBody, Order, Other, Size};
 use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
 use mainstay_core::model::Range;
-use mainstay_core::port::{Dump, Listed, StoreError};
+use mainstay_core::plugin::Kind;
+use mainstay_core::port::{Alias, Dump, Listed, StoreError};
 use mainstay_core::project;
 use mainstay_core::tail::{Call, Execution, Input, Session, StepRow, Tail};
 use serde::de::DeserializeOwned;
@@ -64,7 +65,7 @@ fn session_id(text: &str) -> Read<SessionId> {
 }
 
 /// A number as it was stored: never negative.
-fn unsigned(number: i64) -> u64 {
+pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
@@ -89,10 +90,11 @@ type EventRow = (
     Option<String>,
     Option<String>,
     String,
+    Option<String>,
 );
 
 fn record(row: EventRow) -> Read<Record> {
-    let (session, seq, event, kind, version, at, execution, recovery, data) = row;
+    let (session, seq, event, kind, version, at, execution, recovery, data, compacted) = row;
     let session = session_id(&session)?;
     let what = format!("event {seq}");
     Ok(Record {
@@ -107,12 +109,13 @@ fn record(row: EventRow) -> Read<Record> {
             .transpose()?,
         recovery: recovery.map(|text| id(session, &what, &text)).transpose()?,
         data: parse(session, &what, &data)?,
+        compacted,
     })
 }
 
 // event_page
 const EVENT_PAGE: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?";
 
 pub(super) async fn event_page(
@@ -140,7 +143,7 @@ pub(super) async fn event_page(
 
 // event_known: events that bear one of these ids.
 const EVENT_KNOWN: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE id IN (SELECT value FROM json_each(?))";
 
 pub(super) async fn event_known(
@@ -158,7 +161,7 @@ pub(super) async fn event_known(
 
 // event_held: events of a session between two seqs, both included.
 const EVENT_HELD: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE session = ? AND seq >= ? AND seq <= ?";
 
 pub(super) async fn event_held(
@@ -193,6 +196,25 @@ pub(super) async fn input_known(
             Ok((input.id, input))
         })
         .collect()
+}
+
+// alias_list: names of kinds that another build knows are for that one.
+const ALIAS_LIST: &str = "SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias";
+
+pub(super) async fn alias_list(conn: &mut SqliteConnection) -> Read<Vec<Alias>> {
+    let rows: Vec<(String, String, String, Option<String>)> =
+        sqlx::query_as(ALIAS_LIST).fetch_all(conn).await?;
+    let known = |(kind, alias, digest, source): (String, _, _, _)| {
+        let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
+        let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
+        Some(Alias {
+            kind,
+            alias,
+            digest,
+            source,
+        })
+    };
+    Ok(rows.into_iter().filter_map(known).collect())
 }
 
 /// What the row of a session is read from: its columns that everything else can do without, its data,
@@ -304,6 +326,7 @@ fn unreadable(session: SessionId, at: Millis) -> Session {
         execution: None,
         recovery: None,
         body: EventBody::SessionCreated(SessionCreated::default()),
+        compacted: None,
     };
     let tail = project::begin(&created).expect("a creation begins a tail");
     tail.session
@@ -319,7 +342,7 @@ const TAIL_INPUTS: &str = "
     SELECT session, data FROM input
      WHERE session IN (SELECT value FROM json_each(?)) AND status = 'pending' ORDER BY session, seq";
 const TAIL_STEP: &str = "
-    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
+    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
       FROM session s JOIN event e ON e.session = s.id AND e.seq >= s.step
      WHERE s.id IN (SELECT value FROM json_each(?)) AND s.step IS NOT NULL ORDER BY e.session, e.seq";
 
@@ -437,11 +460,17 @@ pub(super) async fn item_page(
     rows.iter().map(|data| item(session, data)).collect()
 }
 
-// item_measure
+// item_measure: what is summed up at the end of the range, less what is before it.
 const ITEM_MEASURE: &str = "
-    SELECT count(*), coalesce(sum(bytes), 0) FROM item
-     WHERE session = ?1 AND seq > ?2
-       AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))";
+    SELECT coalesce(last.items_to, 0) - coalesce(before.items_to, 0),
+           coalesce(last.bytes_to, 0) - coalesce(before.bytes_to, 0)
+      FROM (SELECT min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3)) AS through) AS range
+      LEFT JOIN item AS last
+             ON last.rowid = (SELECT rowid FROM item WHERE session = ?1 AND seq <= range.through
+                               ORDER BY seq DESC, n DESC LIMIT 1)
+      LEFT JOIN item AS before
+             ON before.rowid = (SELECT rowid FROM item WHERE session = ?1 AND seq <= ?2
+                                 ORDER BY seq DESC, n DESC LIMIT 1)";
 
 pub(super) async fn item_measure(
     conn: &mut SqliteConnection,
@@ -590,18 +619,18 @@ const STEP_OPEN: &str = "
     SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
       FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.step IS NOT NULL";
 
-pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
+/// Those that this build knows, and the data of the others.
+pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<(Vec<Event>, Vec<String>)> {
     let rows: Vec<EventRow> = sqlx::query_as(STEP_OPEN).fetch_all(conn).await?;
-    let mut events = Vec::with_capacity(rows.len());
+    let (mut events, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let record = record(row)?;
-        let session = record.session;
-        events.push(record.decode().map_err(|error| ReadError::Damaged {
-            session,
-            cause: error.to_string(),
-        })?);
+        match record.decode() {
+            Ok(event) => events.push(event),
+            Err(_) => others.push(record.data.to_string()),
+        }
     }
-    Ok(events)
+    Ok((events, others))
 }
 
 /// Everything of a session, in the order of the log.

@@ -162,13 +162,16 @@ impl Rows<'_> {
     }
 
     async fn items(&mut self, conn: &mut SqliteConnection, key: &str) -> Result<(), sqlx::Error> {
-        let rows: Vec<(i64, i64, bool, i64, String)> = sqlx::query_as(
-            "SELECT seq, n, is_message, bytes, data FROM item WHERE session = ? ORDER BY seq, n",
+        let rows: Vec<(i64, i64, bool, i64, i64, i64, String)> = sqlx::query_as(
+            "SELECT seq, n, is_message, bytes, items_to, bytes_to, data
+               FROM item WHERE session = ? ORDER BY seq, n",
         )
         .bind(key)
         .fetch_all(conn)
         .await?;
-        for (seq, n, is_message, bytes, data) in rows {
+        let mut sofar = (0, 0);
+        for (seq, n, is_message, bytes, items_to, bytes_to, data) in rows {
+            sofar = (sofar.0 + 1, sofar.1 + bytes);
             let name = format!("item {seq}/{n}");
             let Some(item) = self.parse::<Item>(&name, &data) else {
                 continue;
@@ -177,6 +180,8 @@ impl Rows<'_> {
                 ("seq", seq == signed(item.seq)),
                 ("is_message", is_message == item.is_message()),
                 ("bytes", bytes == signed(item.text_bytes())),
+                ("items_to", items_to == sofar.0),
+                ("bytes_to", bytes_to == sofar.1),
             ];
             self.columns(&name, columns);
             let n = u32::try_from(n).unwrap_or(u32::MAX);
