@@ -14,7 +14,7 @@ use mainstay_core::tail::{Changes, InputStatus};
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
-use super::rows::Rows;
+use crate::rows::Rows;
 use super::writer::Action;
 use super::{Shared, SqliteStore};
 

@@ -18,7 +18,7 @@ use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
 use super::read::{self, ReadError, signed};
-use super::rows::Rows;
+use crate::rows::Rows;
 use super::{Options, Shared};
 
 const ACTION: &str = "commit";

@@ -1,0 +1,98 @@
+//! The suite on Postgres, and what only a database that several nodes share can show.
+
+use std::sync::Arc;
+
+use mainstay_store::PostgresStore;
+use mainstay_store::postgres::Options;
+use mainstay_test_conformance::{Harness, Tally, conformance, store_2};
+use mainstay_test_support::postgres::{self, Server};
+use mainstay_test_support::{ManualClock, MemoryStore};
+
+/// A store in a fresh database, by a clock that is moved by hand.
+async fn fresh(
+    server: &Server,
+    change: impl FnOnce(&mut Options),
+) -> (Harness, Arc<PostgresStore>, String) {
+    let url = server.database();
+    let clock = Arc::new(ManualClock::default());
+    let mut options = options(&clock);
+    change(&mut options);
+    let store = Arc::new(PostgresStore::open(&url, options).await.unwrap());
+    let h = Harness {
+        store: store.clone(),
+        clock,
+        keep: Box::new(()),
+    };
+    (h, store, url)
+}
+
+fn options(clock: &Arc<ManualClock>) -> Options {
+    Options {
+        clock: Some(clock.clone()),
+        connections: 4,
+        ..Options::default()
+    }
+}
+
+async fn open() -> Option<Harness> {
+    Some(fresh(postgres::server()?, |_| {}).await.0)
+}
+
+conformance!(open, if found);
+
+/// Without prepared statements, as behind a pooler.
+mod plain {
+    use super::*;
+
+    async fn open() -> Option<Harness> {
+        let plain = |options: &mut Options| options.prepared = false;
+        Some(fresh(postgres::server()?, plain).await.0)
+    }
+
+    conformance!(open, if found);
+}
+
+/// The same random commits, good and bad, to this store and to the one in memory.
+async fn differential(seeds: std::ops::Range<u64>, cached_tails: usize, prepared: bool) {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let mut tally = Tally::default();
+    for seed in seeds {
+        let (h, store, _) = fresh(server, |options| {
+            options.cached_tails = cached_tails;
+            options.prepared = prepared;
+        })
+        .await;
+        let memory = MemoryStore::new(h.clock.clone());
+        let memory = Harness {
+            store: Arc::new(memory),
+            clock: h.clock.clone(),
+            keep: Box::new(()),
+        };
+        let one = store_2(&memory, &h, seed, 1_000).await;
+        let (accepted, commits) = (one.accepted, one.commits);
+        assert!(
+            accepted * 5 > commits * 2,
+            "seed {seed}: only {accepted} of {commits} were accepted"
+        );
+        tally.add(one);
+        store.close().await;
+    }
+    tally.check();
+}
+
+#[tokio::test]
+async fn store_2_with_warm_tails() {
+    differential(1..6, 1_000, true).await;
+}
+
+#[tokio::test]
+async fn store_2_with_tails_read_anew() {
+    differential(6..11, 1, true).await;
+}
+
+#[tokio::test]
+async fn store_2_without_prepared_statements() {
+    differential(11..16, 1_000, false).await;
+}
