@@ -333,7 +333,10 @@ BEGIN
     END IF;
     -- Null where it stays as it is; `[]` where there is none any more; else execution, owner, data and
     -- the lease of a new one, or whether an old one expires now.
-    IF p_claim IS NOT NULL THEN
+    IF p_claim IS NULL THEN
+        -- It may have been renewed since.
+        SELECT c.expires_at INTO o_expires_at FROM claim c WHERE c.session = p_session;
+    ELSE
         IF jsonb_array_length(p_claim) = 0 THEN
             DELETE FROM claim WHERE session = p_session;
             o_expires_at := NULL;

@@ -1,12 +1,18 @@
 //! The suite on Postgres, and what only a database that several nodes share can show.
 
+#[path = "postgres/ordered.rs"]
+mod ordered;
+
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_store::PostgresStore;
 use mainstay_store::postgres::Options;
 use mainstay_test_conformance::{Harness, Tally, conformance, store_2};
+use mainstay_test_support::delegate::Delegating;
 use mainstay_test_support::postgres::{self, Server};
 use mainstay_test_support::{ManualClock, MemoryStore};
+use ordered::Ordered;
 
 /// A store in a fresh database, by a clock that is moved by hand.
 async fn fresh(
@@ -52,18 +58,23 @@ mod plain {
     conformance!(open, if found);
 }
 
-/// The same random commits, good and bad, to this store and to the one in memory.
-async fn differential(seeds: std::ops::Range<u64>, cached_tails: usize, prepared: bool) {
+/// The same random commits, good and bad, to the store in memory and to some nodes' in one database.
+async fn differential(
+    seeds: std::ops::Range<u64>,
+    nodes: usize,
+    change: impl Fn(&mut Options) + Copy,
+) {
     let Some(server) = postgres::server() else {
         return;
     };
     let mut tally = Tally::default();
     for seed in seeds {
-        let (h, store, _) = fresh(server, |options| {
-            options.cached_tails = cached_tails;
-            options.prepared = prepared;
-        })
-        .await;
+        let (mut h, store, url) = fresh(server, change).await;
+        let mut stores = vec![store];
+        for _ in 1..nodes {
+            stores.push(another(&h, &url, change).await);
+        }
+        h.store = Arc::new(Delegating(Ordered::new(stores.clone())));
         let memory = MemoryStore::new(h.clock.clone());
         let memory = Harness {
             store: Arc::new(memory),
@@ -77,22 +88,41 @@ async fn differential(seeds: std::ops::Range<u64>, cached_tails: usize, prepared
             "seed {seed}: only {accepted} of {commits} were accepted"
         );
         tally.add(one);
-        store.close().await;
+        for store in stores {
+            store.close().await;
+        }
     }
     tally.check();
 }
 
+/// Another node's store in a database.
+async fn another(
+    h: &Harness,
+    url: &str,
+    change: impl FnOnce(&mut Options),
+) -> Arc<PostgresStore> {
+    let mut options = options(&h.clock);
+    change(&mut options);
+    Arc::new(PostgresStore::open(url, options).await.unwrap())
+}
+
 #[tokio::test]
 async fn store_2_with_warm_tails() {
-    differential(1..6, 1_000, true).await;
+    differential(1..6, 1, |_| {}).await;
 }
 
 #[tokio::test]
 async fn store_2_with_tails_read_anew() {
-    differential(6..11, 1, true).await;
+    differential(6..11, 1, |options| options.cached_tails = 1).await;
 }
 
 #[tokio::test]
 async fn store_2_without_prepared_statements() {
-    differential(11..16, 1_000, false).await;
+    differential(11..16, 1, |options| options.prepared = false).await;
+}
+
+/// Each is out of date whenever another has written.
+#[tokio::test]
+async fn store_2_with_three_nodes() {
+    differential(16..21, 3, |options| options.scan_hold = Duration::ZERO).await;
 }
