@@ -425,7 +425,7 @@ END $$;
 -- session_scan: what there is to do, at most `p_limit` of each: claims past their expiry, runnable
 -- sessions, timers that are due, outboxes. Rows that somebody works on at this moment are passed over,
 -- and so are those that another scanner was told of less than `p_hold` milliseconds ago. A scanner is
--- told again of its own, which then are no longer kept from the others.
+-- told again of its own, which are kept from the others no longer for that.
 -- `p_unknown` are types that the caller does not know: of sessions that have them it is not told. The
 -- first row has the number of types that there are, for it to notice new ones.
 CREATE FUNCTION session_scan(
@@ -449,10 +449,14 @@ BEGIN
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'expired', f.session, p_scanner, v_now + p_hold FROM found f
-        ON CONFLICT (what, session) DO UPDATE SET scanner = excluded.scanner, until = excluded.until
-         WHERE scanned.scanner <> excluded.scanner
+        ON CONFLICT (what, session) DO UPDATE SET
+            scanner = excluded.scanner,
+            until = CASE scanned.scanner WHEN p_scanner THEN scanned.until ELSE excluded.until END
+         WHERE scanned.scanner = p_scanner OR scanned.until <= v_now
+        RETURNING session
     )
-    SELECT 'expired', f.session, f.data, f.expires_at FROM found f ORDER BY f.expires_at, f.session;
+    SELECT 'expired', f.session, f.data, f.expires_at FROM found f JOIN told t ON t.session = f.session
+     ORDER BY f.expires_at, f.session;
 
     RETURN QUERY
     WITH found AS MATERIALIZED (
@@ -466,10 +470,14 @@ BEGIN
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'due', f.id, p_scanner, v_now + p_hold FROM found f
-        ON CONFLICT (what, session) DO UPDATE SET scanner = excluded.scanner, until = excluded.until
-         WHERE scanned.scanner <> excluded.scanner
+        ON CONFLICT (what, session) DO UPDATE SET
+            scanner = excluded.scanner,
+            until = CASE scanned.scanner WHEN p_scanner THEN scanned.until ELSE excluded.until END
+         WHERE scanned.scanner = p_scanner OR scanned.until <= v_now
+        RETURNING session
     )
-    SELECT 'due', f.id, NULL::text, NULL::bigint FROM found f ORDER BY f.due, f.id;
+    SELECT 'due', f.id, NULL::text, NULL::bigint FROM found f JOIN told t ON t.session = f.id
+     ORDER BY f.due, f.id;
 
     RETURN QUERY
     WITH found AS MATERIALIZED (
@@ -483,10 +491,14 @@ BEGIN
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'timer', f.id, p_scanner, v_now + p_hold FROM found f
-        ON CONFLICT (what, session) DO UPDATE SET scanner = excluded.scanner, until = excluded.until
-         WHERE scanned.scanner <> excluded.scanner
+        ON CONFLICT (what, session) DO UPDATE SET
+            scanner = excluded.scanner,
+            until = CASE scanned.scanner WHEN p_scanner THEN scanned.until ELSE excluded.until END
+         WHERE scanned.scanner = p_scanner OR scanned.until <= v_now
+        RETURNING session
     )
-    SELECT 'timer', f.id, NULL::text, NULL::bigint FROM found f ORDER BY f.wake_at, f.id;
+    SELECT 'timer', f.id, NULL::text, NULL::bigint FROM found f JOIN told t ON t.session = f.id
+     ORDER BY f.wake_at, f.id;
 
     RETURN QUERY
     WITH found AS MATERIALIZED (
@@ -500,10 +512,14 @@ BEGIN
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'owing', f.id, p_scanner, v_now + p_hold FROM found f
-        ON CONFLICT (what, session) DO UPDATE SET scanner = excluded.scanner, until = excluded.until
-         WHERE scanned.scanner <> excluded.scanner
+        ON CONFLICT (what, session) DO UPDATE SET
+            scanner = excluded.scanner,
+            until = CASE scanned.scanner WHEN p_scanner THEN scanned.until ELSE excluded.until END
+         WHERE scanned.scanner = p_scanner OR scanned.until <= v_now
+        RETURNING session
     )
-    SELECT 'owing', f.id, NULL::text, NULL::bigint FROM found f ORDER BY f.owing, f.id;
+    SELECT 'owing', f.id, NULL::text, NULL::bigint FROM found f JOIN told t ON t.session = f.id
+     ORDER BY f.owing, f.id;
 END $$;
 
 -- Whether a session has an event of one of these types, each as `type/version`.

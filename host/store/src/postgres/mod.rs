@@ -176,6 +176,10 @@ impl PostgresStore {
     /// # Cancel safety
     /// Dropped midway, the database is either as it was or a whole one.
     pub async fn open(url: &str, options: Options) -> Result<Self, OpenError> {
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            let cause = "it begins with something else than postgres://";
+            return Err(OpenError::Url(sqlx::Error::Configuration(cause.into())));
+        }
         let connect: PgConnectOptions = url.parse().map_err(OpenError::Url)?;
         let place = format!(
             "{}:{}/{}",
