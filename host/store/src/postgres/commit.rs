@@ -173,6 +173,7 @@ impl PostgresStore {
         let session = commit.session;
         let inputs = commit.input().into_iter().chain(commit.replayed_inputs());
         let inputs: Vec<_> = inputs.collect();
+        self.counters.loads.fetch_add(1, Ordering::Relaxed);
         let (found, tail) = self
             .load(ACTION, session, &events, &inputs, commit.replayed())
             .await?;

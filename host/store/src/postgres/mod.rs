@@ -136,7 +136,7 @@ pub struct Stats {
     pub events: u64,
     /// Statements that were to store a commit, each a transaction.
     pub writes: u64,
-    /// Statements that read what a commit, or a session, was to be judged by.
+    /// Times that a commit was judged by what was read for it, and not by what was kept.
     pub loads: u64,
     /// Writes that found that another had come first, or the claim expired.
     pub stale: u64,
@@ -266,7 +266,6 @@ impl PostgresStore {
         loop {
             let statement = read::session_load(session, self.clock.at(), events, inputs, held);
             let row = self.one(action, &statement).await?;
-            self.counters.loads.fetch_add(1, Ordering::Relaxed);
             let found = Loaded::read(session, row).map_err(|error| self.failed(action, error))?;
             self.clock.saw(found.now);
             let Some(version) = found.version else {
