@@ -38,10 +38,13 @@ CREATE UNIQUE INDEX event_call_result
     ON event (session, step, call)
     WHERE type = 'call.settled';
 
+CREATE SEQUENCE incarnation;
+
 CREATE TABLE session (
     id         uuid    NOT NULL PRIMARY KEY,
-    -- Counts the commits: the one that a commit was judged by must be the one that it finds.
-    version    bigint  NOT NULL,
+    -- Counts the commits: the one that a commit was judged by must be the one that it finds. A session
+    -- that is deleted and made again under the same id goes on from another number.
+    version    bigint  NOT NULL DEFAULT nextval('incarnation') << 24,
     created_at bigint  NOT NULL,
     updated_at bigint  NOT NULL,
     head       bigint  NOT NULL,
@@ -250,7 +253,8 @@ CREATE FUNCTION session_commit(
     p_execution uuid, p_owner uuid, p_expired boolean,
     p_row jsonb, p_claim jsonb, p_calls jsonb, p_events jsonb, p_inputs jsonb, p_through bigint,
     p_items jsonb, p_steps jsonb, p_executions jsonb
-) RETURNS TABLE (o_outcome text, o_now bigint, o_expires_at bigint) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (o_outcome text, o_now bigint, o_version bigint, o_expires_at bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
     v_count   bigint;
@@ -261,17 +265,18 @@ BEGIN
     END IF;
 
     IF p_version IS NULL THEN
-        INSERT INTO session (id, version, created_at, updated_at, head, step, stepping, runnable, due,
-                             wake_at, owing, shown, stale, data)
-        VALUES (p_session, 1, (p_row ->> 1)::bigint, (p_row ->> 2)::bigint, (p_row ->> 3)::bigint,
+        INSERT INTO session (id, created_at, updated_at, head, step, stepping, runnable, due, wake_at,
+                             owing, shown, stale, data)
+        VALUES (p_session, (p_row ->> 1)::bigint, (p_row ->> 2)::bigint, (p_row ->> 3)::bigint,
                 (p_row ->> 4)::bigint, p_row ->> 4 IS NOT NULL, (p_row ->> 5)::boolean,
                 CASE WHEN (p_row ->> 6)::boolean THEN (p_row ->> 2)::bigint END,
                 (p_row ->> 7)::bigint,
                 CASE WHEN (p_row ->> 8)::boolean THEN (p_row ->> 2)::bigint END,
                 (p_row ->> 9)::bigint, (p_row ->> 11)::boolean, p_row ->> 10)
-        ON CONFLICT (id) DO NOTHING;
+        ON CONFLICT (id) DO NOTHING
+        RETURNING session.version INTO o_version;
         o_now := store_now(p_at);
-        IF NOT FOUND THEN
+        IF o_version IS NULL THEN
             o_outcome := 'stale';
             RETURN NEXT;
             RETURN;
@@ -307,8 +312,9 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
+        o_version := p_version + 1;
         UPDATE session SET
-            version = p_version + 1, updated_at = (p_row ->> 2)::bigint, head = (p_row ->> 3)::bigint,
+            version = o_version, updated_at = (p_row ->> 2)::bigint, head = (p_row ->> 3)::bigint,
             step = (p_row ->> 4)::bigint, stepping = p_row ->> 4 IS NOT NULL,
             runnable = (p_row ->> 5)::boolean,
             due = CASE WHEN (p_row ->> 6)::boolean THEN (p_row ->> 2)::bigint END,

@@ -46,6 +46,7 @@ fn options(clock: &Arc<ManualClock>) -> Options {
     Options {
         clock: Some(clock.clone()),
         connections: 4,
+        notify_every: None,
         ..Options::default()
     }
 }

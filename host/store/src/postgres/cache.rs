@@ -50,8 +50,13 @@ impl Cache {
         Some((entry.tail.clone(), entry.version))
     }
 
+    /// Unless a newer one is kept: a reader may be slower than a commit beside it.
     pub(super) fn keep(&self, session: SessionId, tail: Arc<Tail>, version: i64) {
         let mut kept = self.kept();
+        let before = kept.tails.get(&session);
+        if before.is_some_and(|before| before.version > version) {
+            return;
+        }
         kept.tick += 1;
         let used = kept.tick;
         kept.tails.insert(

@@ -118,9 +118,11 @@ impl PostgresStore {
                         self.clock.saw(now);
                     }
                     match outcome {
-                        Outcome::Done { expires_at } => {
+                        Outcome::Done {
+                            version,
+                            expires_at,
+                        } => {
                             let stored = settled(committed, expires_at);
-                            let version = basis.version.map_or(1, |version| version + 1);
                             self.cache.keep(session, stored.tail.clone(), version);
                             self.count(&stored);
                             return Ok(stored);
@@ -241,6 +243,9 @@ impl PostgresStore {
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         let events = stored.events.len() as u64;
         self.counters.events.fetch_add(events, Ordering::Relaxed);
+        if let Some(last) = stored.events.last() {
+            self.board.wrote(last.session, last.seq);
+        }
     }
 }
 

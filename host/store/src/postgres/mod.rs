@@ -6,7 +6,7 @@
 //!   [`pool`] keeps the connections, [`trouble`] says what is wrong and whether waiting helps.
 //! - [`cache`] keeps the tails that were written last, [`clock`] what the database's clock shows,
 //!   [`kinds`] what a newer build has written.
-//! - [`migrate`] makes the schema.
+//! - [`migrate`] makes the schema. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
 //! may hand each to another connection ([`Options::prepared`]).
@@ -14,6 +14,7 @@
 mod cache;
 mod clock;
 mod commit;
+mod hints;
 mod kinds;
 mod migrate;
 mod pool;
@@ -38,6 +39,8 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use crate::value::ReadError;
 use cache::Cache;
 use clock::StoreClock;
+use hints::Board;
+pub use hints::{Hint, Hints};
 use kinds::Kinds;
 use pool::Pool;
 use read::Loaded;
@@ -59,6 +62,9 @@ pub struct Options {
     pub patience: Duration,
     /// How long other scanners are not told of what this one was told of.
     pub scan_hold: Duration,
+    /// How often other nodes are told of what was written, and listened to. `None` leaves both out: not
+    /// behind a pooler that hands each transaction to another connection.
+    pub notify_every: Option<Duration>,
     /// In place of the database's clock, for tests. All that open the database are to go by the same.
     pub clock: Option<Arc<dyn Clock>>,
 }
@@ -72,6 +78,7 @@ impl Default for Options {
             cached_tails: 4096,
             patience: Duration::from_secs(10),
             scan_hold: Duration::from_secs(3),
+            notify_every: Some(Duration::from_millis(20)),
             clock: None,
         }
     }
@@ -156,8 +163,11 @@ struct Counters {
 }
 
 /// A store in a Postgres database.
+///
+/// Dropping it closes its connections.
 pub struct PostgresStore {
-    pool: Pool,
+    pool: Arc<Pool>,
+    board: Board,
     cache: Cache,
     clock: StoreClock,
     kinds: Kinds,
@@ -216,7 +226,9 @@ impl PostgresStore {
             })?;
         migrate::migrate(&mut conn, &place).await?;
         pool.keep(conn);
+        let pool = Arc::new(pool);
         Ok(Self {
+            board: Board::new(pool.clone(), options.owner, options.notify_every),
             pool,
             cache: Cache::new(options.cached_tails),
             clock: StoreClock::new(options.clock.clone()),
@@ -248,8 +260,15 @@ impl PostgresStore {
         }
     }
 
+    /// What other nodes write from now on, coalesced and without promise that any of it is heard.
+    #[must_use]
+    pub fn hints(&self) -> Hints {
+        self.board.hints()
+    }
+
     /// Closes the connections. Everything that is asked of the store afterwards is answered by an error.
     pub async fn close(&self) {
+        self.board.close();
         self.pool.close().await;
     }
 

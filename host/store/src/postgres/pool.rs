@@ -124,6 +124,10 @@ impl Pool {
         self.idle().push(conn);
     }
 
+    pub(super) fn options(&self) -> &PgConnectOptions {
+        &self.connect
+    }
+
     pub(super) fn trouble(&self, cause: sqlx::Error) -> Trouble {
         Trouble::new(&self.place, cause)
     }

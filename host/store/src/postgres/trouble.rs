@@ -138,9 +138,14 @@ impl Patience {
         if Instant::now() >= self.until {
             return false;
         }
-        let pause = self.pause.mul_f64(rand::rng().random_range(0.5..1.0));
+        let pause = shortened(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         tokio::time::sleep(pause).await;
         true
     }
+}
+
+/// By chance, so that many that wait do not go on at once.
+pub(super) fn shortened(pause: Duration) -> Duration {
+    pause.mul_f64(rand::rng().random_range(0.5..1.0))
 }

@@ -21,8 +21,11 @@ use crate::value::{signed, unsigned};
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Stored, and when the claim that is left expires.
-    Done { expires_at: Option<Millis> },
+    /// Stored as this version, and when the claim that is left expires.
+    Done {
+        version: i64,
+        expires_at: Option<Millis>,
+    },
     /// Judged by what is no longer so.
     Stale,
     /// Another scanner is at it.
@@ -36,6 +39,7 @@ pub(super) fn outcome(row: &PgRow) -> Result<(Outcome, Option<Millis>), sqlx::Er
     let expires_at: Option<i64> = row.try_get("o_expires_at")?;
     let outcome = match text.as_str() {
         "done" => Outcome::Done {
+            version: row.try_get("o_version")?,
             expires_at: expires_at.map(unsigned),
         },
         "busy" => Outcome::Busy,
@@ -77,10 +81,7 @@ pub(super) fn session_commit(
     rows: &Rows,
 ) -> Statement {
     let fence = fence(&commit.write);
-    let lease_ms = match commit.write {
-        Write::Claim { lease_ms, .. } => Some(lease_ms),
-        _ => None,
-    };
+    let claim = claim(before, after, &commit.write);
     let through = rows.dropped.values().next();
     put(
         commit.session,
@@ -89,7 +90,7 @@ pub(super) fn session_commit(
         waits(&commit.write),
         fence,
         after,
-        claim(before, after, lease_ms),
+        claim,
     )
     .bind(table(&last(&rows.calls, |row| (row.1, row.2.clone()))))
     .bind(table(&rows.events.iter().map(event).collect::<Vec<_>>()))
@@ -152,25 +153,27 @@ fn row(tail: &Tail) -> Arg {
     Arg::Json(Some(json(&row)))
 }
 
-/// See `p_claim` in the migration.
-fn claim(before: Option<&Tail>, after: &Tail, lease_ms: Option<u64>) -> Arg {
+/// See `p_claim` in the migration. When the claim expires is for the database to say: what is known of
+/// that here may be out of date.
+fn claim(before: Option<&Tail>, after: &Tail, write: &Write) -> Arg {
     let before = before.and_then(|tail| tail.claim.as_ref());
-    // The claim of a session that is not wholly known is for a build that knows all of it.
     let row = match (before, &after.claim) {
+        // The claim of a session that is not wholly known is for a build that knows all of it.
         _ if after.session.foreign.is_some() => None,
-        (before, Some(claim)) if before == Some(claim) => None,
         (None, None) => None,
         (Some(_), None) => Some("[]".into()),
         (before, Some(claim)) => {
-            let new = before.is_none_or(|before| before.execution != claim.execution);
-            let expires = before.is_some_and(|before| before.expires_at != claim.expires_at);
-            Some(json(&(
-                claim.execution,
-                claim.owner,
-                json(claim),
-                lease_ms.filter(|_| new),
-                expires,
-            )))
+            let lease_ms = match write {
+                Write::Claim { lease_ms, .. } => Some(lease_ms),
+                _ => None,
+            };
+            // Taken over, or left behind by a shutdown.
+            let ends = claim.ended && before.is_some_and(|before| !before.ended);
+            let expires = ends || matches!(write, Write::Expire { .. });
+            let changed = before != Some(claim) || expires;
+            changed.then(|| {
+                json(&(claim.execution, claim.owner, json(claim), lease_ms, expires))
+            })
         }
     };
     Arg::Json(row)

@@ -1,6 +1,7 @@
 //! Several nodes at one database: what they tell each other by it, and what it costs.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -10,7 +11,7 @@ use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::plugin::Condition;
 use mainstay_core::port::{Scan, Store, StoreError};
 use mainstay_store::PostgresStore;
-use mainstay_store::postgres::Options;
+use mainstay_store::postgres::{Hint, Hints, Options};
 use mainstay_test_conformance::waiting;
 use mainstay_test_support::{build, postgres};
 use sqlx::{Connection, Executor, PgConnection, Row};
@@ -359,5 +360,82 @@ async fn a_session_that_another_node_deleted_is_gone() {
     assert_eq!(h.store.scan(10).await.unwrap(), Scan::default());
     b.commit(build::create(session)).await.unwrap();
     h.prompt(session, Delivery::Steer).await;
+    h.dump(session).await;
+}
+
+/// A node hears of what another writes, and of nothing that it wrote itself.
+#[tokio::test]
+async fn a_node_hears_of_what_another_writes() {
+    let Some(server) = postgres::start(&[]) else {
+        return;
+    };
+    let server = Arc::new(server);
+    let often = |options: &mut Options| options.notify_every = Some(Duration::from_millis(1));
+    let (h, a, url) = fresh(&server, often).await;
+    let b = another(&h, &url, often).await;
+    let mut hints = b.hints();
+    assert_eq!(hints.next().await, Some(Hint::Sweep));
+    let heard = async |hints: &mut Hints, session, at_least| {
+        let wait = async {
+            loop {
+                match hints.next().await.expect("it is open") {
+                    Hint::Changed { session: one, seq } if one == session => {
+                        if seq >= at_least {
+                            return;
+                        }
+                    }
+                    Hint::Changed { session: other, .. } => panic!("{other} is its own"),
+                    // It has begun to listen; what was written before is in the database.
+                    Hint::Sweep => {
+                        let tail = b.tail(session).await.unwrap();
+                        if tail.is_some_and(|tail| tail.session.head >= at_least) {
+                            return;
+                        }
+                    }
+                }
+            }
+        };
+        let limit = tokio::time::timeout(Duration::from_secs(60), wait);
+        limit.await.expect("a hint comes");
+    };
+    for _ in 0..3 {
+        let session = SessionId::new();
+        b.commit(build::create(SessionId::new())).await.unwrap();
+        a.commit(build::create(session)).await.unwrap();
+        heard(&mut hints, session, 1).await;
+        a.commit(build::admit(session, InputId::new(), Delivery::Steer, "x"))
+            .await
+            .unwrap();
+        heard(&mut hints, session, 2).await;
+    }
+    // A listener that was cut off sweeps.
+    let mut hints = b.hints();
+    assert_eq!(hints.next().await, Some(Hint::Sweep));
+    let crashed = server.clone();
+    tokio::task::spawn_blocking(move || crashed.crash()).await.unwrap();
+    let swept = tokio::time::timeout(Duration::from_secs(60), hints.next());
+    assert_eq!(swept.await.expect("it listens again"), Some(Hint::Sweep));
+    b.close().await;
+    assert_eq!(hints.next().await, None);
+    a.close().await;
+}
+
+/// What a node remembers of a session that was deleted is not taken for one made again under its id.
+#[tokio::test]
+async fn a_session_that_is_made_again_is_another() {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let (h, a, url) = fresh(server, |_| {}).await;
+    let b = another(&h, &url, |_| {}).await;
+    let session = h.session().await;
+    h.prompt(session, Delivery::Steer).await;
+    assert!(b.delete(session).await.unwrap());
+    b.commit(build::create(session)).await.unwrap();
+    b.commit(build::commit(session, Write::Cancel)).await.unwrap();
+    // As many commits as before, and another history.
+    let refused = h.refused(build::claim(session, build::fence())).await;
+    assert!(matches!(refused, Refused::NotRunnable(_)), "{refused:?}");
+    assert_eq!(a.stats().stale, 1);
     h.dump(session).await;
 }
