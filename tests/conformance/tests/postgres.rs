@@ -129,11 +129,7 @@ async fn differential(
 }
 
 /// Another node's store in a database.
-async fn another(
-    h: &Harness,
-    url: &str,
-    change: impl FnOnce(&mut Options),
-) -> Arc<PostgresStore> {
+async fn another(h: &Harness, url: &str, change: impl FnOnce(&mut Options)) -> Arc<PostgresStore> {
     let mut options = options(&h.clock);
     change(&mut options);
     Arc::new(PostgresStore::open(url, options).await.unwrap())

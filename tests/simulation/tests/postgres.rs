@@ -98,7 +98,10 @@ async fn turn(tool: &'static str, prepared: bool) -> Option<postgres::Stats> {
     let after = store.stats();
     let dump = store.dump(session).await.unwrap();
     invariant::check(&dump);
-    let settled = dump.events.iter().filter(|event| event.kind == "call.settled");
+    let settled = dump
+        .events
+        .iter()
+        .filter(|event| event.kind == "call.settled");
     assert_eq!(settled.count(), STEPS);
     assert_eq!(plugins.count(tool), STEPS);
     Some(postgres::Stats {

@@ -112,7 +112,12 @@ impl Server {
             free.local_addr().expect("it is bound").port()
         };
         let mut initdb = Command::new(bin.join("initdb"));
-        initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale"]);
+        initdb.args([
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+        ]);
         initdb.args(["--no-sync", "--pgdata"]).arg(dir.join("data"));
         done(as_user(&mut initdb, user), &dir);
 
@@ -193,7 +198,12 @@ impl Server {
 impl Psql {
     fn run(&self, database: &str, sql: &str) {
         let mut psql = Command::new(self.bin.join("psql"));
-        psql.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname"]);
+        psql.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--set=ON_ERROR_STOP=1",
+            "--dbname",
+        ]);
         psql.arg(format!("{}/{database}", self.url));
         // One command each: a database is not made inside a transaction.
         for one in sql.split("; ") {
@@ -211,7 +221,11 @@ impl Own {
         pg_ctl.arg(format!("--timeout={}", PATIENCE.as_secs()));
         pg_ctl.arg("--pgdata").arg(self.dir.join("data"));
         pg_ctl.arg("--log").arg(self.dir.join("log"));
-        let options: Vec<String> = self.settings.iter().map(|one| format!("-c {one}")).collect();
+        let options: Vec<String> = self
+            .settings
+            .iter()
+            .map(|one| format!("-c {one}"))
+            .collect();
         pg_ctl.arg("--options").arg(options.join(" "));
         done(as_user(&mut pg_ctl, self.user), &self.dir);
     }
@@ -238,7 +252,9 @@ fn done(command: &mut Command, dir: &Path) {
     let copy = || out.try_clone().expect("a descriptor");
     command.current_dir(dir).stdin(Stdio::null());
     command.stdout(copy()).stderr(copy());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let status = wait(&mut child, command);
     if !status {
         use std::io::Seek as _;

@@ -69,7 +69,10 @@ impl PostgresStore {
             let basis = match kept {
                 Some(basis) => basis,
                 None => {
-                    let ids = commit.event_ids().into_iter().chain(suspects.iter().copied());
+                    let ids = commit
+                        .event_ids()
+                        .into_iter()
+                        .chain(suspects.iter().copied());
                     self.look(commit, ids.collect()).await?
                 }
             };
@@ -259,13 +262,19 @@ fn known(commit: &Commit, found: &Loaded) -> Known {
             .filter_map(|id| found.events.iter().find(|record| record.id == id).cloned())
             .collect(),
         held: found.held.clone(),
-        inputs: commit.replayed_inputs().into_iter().filter_map(input).collect(),
+        inputs: commit
+            .replayed_inputs()
+            .into_iter()
+            .filter_map(input)
+            .collect(),
     }
 }
 
 /// The first new event whose id is another's already.
 fn conflict(records: &[Record], found: Option<&Loaded>) -> Option<Refused> {
-    let held = found.map(|found| found.events.as_slice()).unwrap_or_default();
+    let held = found
+        .map(|found| found.events.as_slice())
+        .unwrap_or_default();
     for (n, record) in records.iter().enumerate() {
         let mut others = held.iter().chain(&records[..n]);
         if let Some(other) = others.find(|other| other.id == record.id) {
@@ -295,7 +304,11 @@ fn settled(mut committed: Committed, expires_at: Option<Millis>) -> Committed {
     let Some(at) = expires_at else {
         return committed;
     };
-    if committed.tail.claim.as_ref().is_some_and(|claim| claim.expires_at != at)
+    if committed
+        .tail
+        .claim
+        .as_ref()
+        .is_some_and(|claim| claim.expires_at != at)
         && let Some(claim) = &mut Arc::make_mut(&mut committed.tail).claim
     {
         claim.expires_at = at;

@@ -15,7 +15,12 @@ const NEEDED: i32 = 140_000;
 pub(super) async fn migrate(conn: &mut PgConnection, place: &str) -> Result<(), OpenError> {
     server(conn, place).await?;
     // An arbitrary number that no other program is likely to lock.
-    run(conn, place, "BEGIN; SELECT pg_advisory_xact_lock(5572318241)").await?;
+    run(
+        conn,
+        place,
+        "BEGIN; SELECT pg_advisory_xact_lock(5572318241)",
+    )
+    .await?;
     let missing = look(conn, place).await?;
     if missing.is_empty() {
         return run(conn, place, "ROLLBACK").await;

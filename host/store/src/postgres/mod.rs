@@ -99,7 +99,9 @@ pub enum OpenError {
         found: i64,
         known: i64,
     },
-    #[error("migration {version} of the database {place} is not the one of this build; use the build that made it")]
+    #[error(
+        "migration {version} of the database {place} is not the one of this build; use the build that made it"
+    )]
     Altered { place: String, version: i64 },
     #[error("could not apply migration {version} to the database {place}")]
     Migration {

@@ -103,7 +103,12 @@ impl Pool {
     pub(super) async fn connect(&self) -> Result<PgConnection, Trouble> {
         let mut patience = self.patience();
         loop {
-            match self.connect.connect().await.map_err(|cause| self.trouble(cause)) {
+            match self
+                .connect
+                .connect()
+                .await
+                .map_err(|cause| self.trouble(cause))
+            {
                 Err(trouble) if trouble.kind() == Kind::Gone && patience.wait().await => {}
                 done => return done,
             }

@@ -38,9 +38,7 @@ impl Store for PostgresStore {
     }
 
     async fn tail(&self, session: SessionId) -> Result<Option<Arc<Tail>>, StoreError> {
-        let (found, tail) = self
-            .load("read a session", session, &[], &[], None)
-            .await?;
+        let (found, tail) = self.load("read a session", session, &[], &[], None).await?;
         let tail = tail.map(Arc::new);
         if let (Some(tail), Some(version)) = (&tail, found.version) {
             self.cache.keep(session, tail.clone(), version);

@@ -206,12 +206,7 @@ fn event_row(row: &PgRow, first: usize) -> Result<EventRow, sqlx::Error> {
 }
 
 // item_page
-pub(super) fn item_page(
-    session: SessionId,
-    range: Range,
-    order: Order,
-    limit: u32,
-) -> Statement {
+pub(super) fn item_page(session: SessionId, range: Range, order: Order, limit: u32) -> Statement {
     let sql = match order {
         Order::OldestFirst => {
             "SELECT data FROM item
@@ -389,11 +384,7 @@ type StepColumns = (
 type ExecutionColumns = (String, String, u64, Option<u64>, Option<String>);
 
 pub(super) fn dump(session: SessionId, row: &PgRow) -> Read<Dump> {
-    fn each<T>(
-        row: &PgRow,
-        column: usize,
-        read: impl Fn(&str) -> Read<T>,
-    ) -> Read<Vec<T>> {
+    fn each<T>(row: &PgRow, column: usize, read: impl Fn(&str) -> Read<T>) -> Read<Vec<T>> {
         let texts: Vec<String> = row.try_get(column)?;
         texts.iter().map(|text| read(text)).collect()
     }

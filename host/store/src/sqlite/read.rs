@@ -12,11 +12,11 @@ use mainstay_core::tail::{Call, Execution, Input, StepRow, Tail};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow as _, Row as _, SqliteConnection};
 
-pub(super) use crate::value::{ReadError, json_ids, signed};
 use crate::value::{
     EventRow, Read, TailRow, claim_row, id, item, parse, parted, record, session_id, session_row,
     tail, unsigned,
 };
+pub(super) use crate::value::{ReadError, json_ids, signed};
 
 // event_page
 const EVENT_PAGE: &str = "

@@ -14,9 +14,9 @@ use mainstay_core::tail::{Changes, InputStatus};
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
-use crate::rows::Rows;
 use super::writer::Action;
 use super::{Shared, SqliteStore};
+use crate::rows::Rows;
 
 const ACTION: &str = "rebuild a session's rows";
 

@@ -47,7 +47,10 @@ async fn a_lost_connection_loses_no_commit_and_doubles_none() {
             assert!(wire.is_cut());
             // Answered as if nothing had happened.
             assert_eq!(done.events.len(), events, "{cut:?}, {commit:?}: {done:?}");
-            assert!(!matches!(done.reply, Reply::Duplicate { .. } | Reply::Existed));
+            assert!(!matches!(
+                done.reply,
+                Reply::Duplicate { .. } | Reply::Existed
+            ));
             let dump = h.dump(session).await;
             assert_eq!(dump.events.len(), before + events, "{cut:?}, {commit:?}");
             assert_eq!(dump.session.unwrap().head as usize, dump.events.len());
@@ -121,7 +124,11 @@ async fn a_crash_of_the_server_is_survived() {
     for writer in writers {
         let (session, answered) = writer.await.unwrap();
         let dump = h.dump(session).await;
-        let stored: Vec<_> = dump.inputs.iter().map(|input| (input.id, input.seq)).collect();
+        let stored: Vec<_> = dump
+            .inputs
+            .iter()
+            .map(|input| (input.id, input.seq))
+            .collect();
         assert_eq!(stored, answered);
     }
 }
@@ -168,10 +175,25 @@ async fn errors_name_the_state_of_the_database() {
     }
     server.stop();
     let secret = url.replace("postgres@", "postgres:hush@");
-    let told = tell(store.commit(build::create(SessionId::new())).await.unwrap_err());
-    let words = ["dropped the connection", "is shutting down", "cut off", "does not listen"];
+    let told = tell(
+        store
+            .commit(build::create(SessionId::new()))
+            .await
+            .unwrap_err(),
+    );
+    let words = [
+        "dropped the connection",
+        "is shutting down",
+        "cut off",
+        "does not listen",
+    ];
     assert!(words.iter().any(|words| told.contains(words)), "{told}");
-    let told = tell(store.commit(build::create(SessionId::new())).await.unwrap_err());
+    let told = tell(
+        store
+            .commit(build::create(SessionId::new()))
+            .await
+            .unwrap_err(),
+    );
     assert!(told.contains("does not listen: is it running?"), "{told}");
     assert!(told.contains(&server.port().to_string()), "{told}");
     let mut options = Options {
@@ -181,7 +203,10 @@ async fn errors_name_the_state_of_the_database() {
     options.connections = 1;
     let refused = PostgresStore::open(&secret, options).await.err().unwrap();
     let told = format!("{refused}: {refused:?}");
-    assert!(told.contains("could not open the database") && !told.contains("hush"), "{told}");
+    assert!(
+        told.contains("could not open the database") && !told.contains("hush"),
+        "{told}"
+    );
 }
 
 /// A transaction that was rolled back for the sake of another is done again.
@@ -207,7 +232,9 @@ async fn store_10_a_rolled_back_transaction_is_repeated() {
     )
     .await
     .unwrap();
-    let done = h.ok(build::append(session, fence, [build::turn_ended()])).await;
+    let done = h
+        .ok(build::append(session, fence, [build::turn_ended()]))
+        .await;
     assert_eq!(done.events.len(), 1);
     let tries: i64 = sqlx::query_scalar("SELECT last_value FROM tries")
         .fetch_one(&mut conn)

@@ -108,7 +108,10 @@ async fn store_9_each_due_row_is_handled_once() {
     }))
     .await;
     let told: usize = handled.iter().map(|(told, _)| told).sum();
-    let all: Vec<SessionId> = handled.into_iter().flat_map(|(_, handled)| handled).collect();
+    let all: Vec<SessionId> = handled
+        .into_iter()
+        .flat_map(|(_, handled)| handled)
+        .collect();
     assert_eq!((told, all.len()), (ROWS, ROWS));
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), ROWS);
     assert_eq!(scanners[0].scan(10).await.unwrap().expired, []);
@@ -138,13 +141,23 @@ async fn store_9_no_scanner_waits_for_a_lock() {
             "SELECT 1 FROM session WHERE id = $1 FOR NO KEY UPDATE",
             "SELECT 1 FROM claim WHERE session = $1 FOR UPDATE",
         ] {
-            sqlx::query(lock).bind(session.0).execute(&mut *tx).await.unwrap();
+            sqlx::query(lock)
+                .bind(session.0)
+                .execute(&mut *tx)
+                .await
+                .unwrap();
         }
     }
     let scan = store.scan(10).await.unwrap();
     let expired: Vec<_> = scan.expired.iter().map(|claim| claim.session).collect();
-    assert_eq!((expired, scan.due, scan.timers), (vec![free], vec![idle], vec![]));
-    for commit in [build::recover(held, fence), build::commit(timer, Write::Fire)] {
+    assert_eq!(
+        (expired, scan.due, scan.timers),
+        (vec![free], vec![idle], vec![])
+    );
+    for commit in [
+        build::recover(held, fence),
+        build::commit(timer, Write::Fire),
+    ] {
         let error = store.commit(commit).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     }
@@ -228,7 +241,10 @@ async fn claim_10_a_node_whose_clock_is_ahead_recovers_nothing_early() {
     let (h, a, url) = fresh(server, own).await;
     let b = another(&h, &url, own).await;
     let now = a.now().await.unwrap();
-    let on = |ahead: u64, commit: Commit| Commit { at: now + ahead, ..commit };
+    let on = |ahead: u64, commit: Commit| Commit {
+        at: now + ahead,
+        ..commit
+    };
     let (kept, taken) = (SessionId::new(), SessionId::new());
     for session in [kept, taken] {
         a.commit(on(0, build::create(session))).await.unwrap();
@@ -237,7 +253,10 @@ async fn claim_10_a_node_whose_clock_is_ahead_recovers_nothing_early() {
     }
     let fence = build::fence();
     a.commit(on(0, build::claim(kept, fence))).await.unwrap();
-    let renewed = a.renew(fence.owner, &[fence], build::LEASE_MS).await.unwrap();
+    let renewed = a
+        .renew(fence.owner, &[fence], build::LEASE_MS)
+        .await
+        .unwrap();
     assert_eq!(renewed.len(), 1);
 
     assert_eq!(b.scan(10).await.unwrap().expired, []);
@@ -267,11 +286,21 @@ async fn claim_10_a_node_whose_clock_is_ahead_recovers_nothing_early() {
 
     // An expired one is lost to the node that held it and found by the other.
     a.renew(fence.owner, &[fence], 0).await.unwrap();
-    let late = a.commit(on(0, build::append(kept, fence, [build::turn_started()]))).await;
-    assert!(matches!(late, Err(StoreError::Refused(Refused::Lost { .. }))), "{late:?}");
+    let late = a
+        .commit(on(0, build::append(kept, fence, [build::turn_started()])))
+        .await;
+    assert!(
+        matches!(late, Err(StoreError::Refused(Refused::Lost { .. }))),
+        "{late:?}"
+    );
     let expired = b.scan(10).await.unwrap().expired;
-    assert_eq!(expired.iter().map(|one| one.session).collect::<Vec<_>>(), [kept]);
-    b.commit(on(AHEAD, build::recover(kept, fence))).await.unwrap();
+    assert_eq!(
+        expired.iter().map(|one| one.session).collect::<Vec<_>>(),
+        [kept]
+    );
+    b.commit(on(AHEAD, build::recover(kept, fence)))
+        .await
+        .unwrap();
     h.dump(kept).await;
     h.dump(taken).await;
 }
@@ -289,9 +318,9 @@ async fn claim_2_on_several_nodes() {
     }
     for _ in 0..10 {
         let session = h.session().await;
-        let prompts = nodes.iter().map(|node| {
-            node.commit(build::admit(session, InputId::new(), Delivery::Steer, "x"))
-        });
+        let prompts = nodes
+            .iter()
+            .map(|node| node.commit(build::admit(session, InputId::new(), Delivery::Steer, "x")));
         for admitted in join_all(prompts).await {
             admitted.unwrap();
         }
@@ -323,7 +352,11 @@ async fn inbox_2_on_several_nodes() {
         let (one, two) = (h.session().await, h.session().await);
         let admit = |session| build::admit(session, input, Delivery::Steer, "x");
         let (left, right) = tokio::join!(a.commit(admit(one)), b.commit(admit(two)));
-        let (won, lost) = if left.is_ok() { (left, right) } else { (right, left) };
+        let (won, lost) = if left.is_ok() {
+            (left, right)
+        } else {
+            (right, left)
+        };
         let holder = won.unwrap().tail.session.id;
         assert!(
             matches!(&lost, Err(StoreError::Refused(Refused::InputConflict { holder: held, .. }))
@@ -334,7 +367,9 @@ async fn inbox_2_on_several_nodes() {
         let fence = build::fence();
         b.commit(build::claim(holder, fence)).await.unwrap();
         let promote = [build::turn_started(), EventBody::InputPromoted { input }];
-        b.commit(build::append(holder, fence, promote)).await.unwrap();
+        b.commit(build::append(holder, fence, promote))
+            .await
+            .unwrap();
         for node in [&a, &b] {
             let again = node.commit(admit(holder)).await.unwrap();
             assert!(again.events.is_empty(), "{again:?}");
@@ -355,7 +390,9 @@ async fn a_session_that_another_node_deleted_is_gone() {
     let (session, fence) = h.turn().await;
     assert!(b.delete(session).await.unwrap());
     assert!(!b.delete(session).await.unwrap());
-    let gone = h.refused(build::append(session, fence, [build::turn_ended()])).await;
+    let gone = h
+        .refused(build::append(session, fence, [build::turn_ended()]))
+        .await;
     assert_eq!(gone, Refused::NotFound(session));
     assert_eq!(h.store.scan(10).await.unwrap(), Scan::default());
     b.commit(build::create(session)).await.unwrap();
@@ -412,7 +449,9 @@ async fn a_node_hears_of_what_another_writes() {
     let mut hints = b.hints();
     assert_eq!(hints.next().await, Some(Hint::Sweep));
     let crashed = server.clone();
-    tokio::task::spawn_blocking(move || crashed.crash()).await.unwrap();
+    tokio::task::spawn_blocking(move || crashed.crash())
+        .await
+        .unwrap();
     let swept = tokio::time::timeout(Duration::from_secs(60), hints.next());
     assert_eq!(swept.await.expect("it listens again"), Some(Hint::Sweep));
     b.close().await;
@@ -432,7 +471,9 @@ async fn a_session_that_is_made_again_is_another() {
     h.prompt(session, Delivery::Steer).await;
     assert!(b.delete(session).await.unwrap());
     b.commit(build::create(session)).await.unwrap();
-    b.commit(build::commit(session, Write::Cancel)).await.unwrap();
+    b.commit(build::commit(session, Write::Cancel))
+        .await
+        .unwrap();
     // As many commits as before, and another history.
     let refused = h.refused(build::claim(session, build::fence())).await;
     assert!(matches!(refused, Refused::NotRunnable(_)), "{refused:?}");

@@ -72,7 +72,10 @@ impl Delegate for Ordered {
             done.changed().await.unwrap();
         }
         let answer = self.nodes[number % self.nodes.len()].commit(commit).await;
-        self.queue.lock().unwrap().retain(|(other, _)| *other != number);
+        self.queue
+            .lock()
+            .unwrap()
+            .retain(|(other, _)| *other != number);
         self.done.send_modify(|count| *count += 1);
         answer
     }

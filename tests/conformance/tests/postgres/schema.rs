@@ -94,6 +94,9 @@ async fn store_7_a_foreign_or_newer_database_is_left_alone() {
         .await
         .unwrap();
     let error = refused(&url).await;
-    assert!(matches!(error, OpenError::Altered { version: 1, .. }), "{error:?}");
+    assert!(
+        matches!(error, OpenError::Altered { version: 1, .. }),
+        "{error:?}"
+    );
     assert!(matches!(refused("mysql://x").await, OpenError::Url(_)));
 }
