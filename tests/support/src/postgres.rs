@@ -3,12 +3,12 @@
 //! that ends. `MAINSTAY_TEST_POSTGRES` names an existing server instead, as a URL whose user may create
 //! databases.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ struct Own {
     dir: PathBuf,
     user: Option<u32>,
     settings: Vec<String>,
-    /// The watchdog stops the server and removes its directory once this is closed, as it is when
-    /// this process ends.
-    _watched: ChildStdin,
+    /// Stops the server and removes its directory once its input is closed, as it is when this process
+    /// ends.
+    watchdog: Child,
 }
 
 /// The server that this process' tests share. `None`, and a line that says so, where Postgres is not
@@ -132,13 +132,13 @@ impl Server {
         .into_iter()
         .chain(settings.iter().map(|setting| (*setting).to_owned()))
         .collect();
-        let watched = watchdog(bin, &dir, user);
+        let watchdog = watchdog(bin, &dir, user);
         let own = Own {
             bin: bin.into(),
             dir,
             user,
             settings,
-            _watched: watched,
+            watchdog,
         };
         own.launch();
         Self {
@@ -257,7 +257,6 @@ fn done(command: &mut Command, dir: &Path) {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let status = wait(&mut child, command);
     if !status {
-        use std::io::Seek as _;
         let mut text = String::new();
         out.rewind().expect("a file");
         let _ = out.read_to_string(&mut text);
@@ -277,8 +276,15 @@ fn wait(child: &mut Child, command: &Command) -> bool {
     }
 }
 
+impl Drop for Own {
+    fn drop(&mut self) {
+        drop(self.watchdog.stdin.take());
+        let _ = self.watchdog.wait();
+    }
+}
+
 /// A process that outlives this one, to stop the server when this one is gone, killed or not.
-fn watchdog(bin: &Path, dir: &Path, user: Option<u32>) -> ChildStdin {
+fn watchdog(bin: &Path, dir: &Path, user: Option<u32>) -> Child {
     const SCRIPT: &str = r#"
         cat >/dev/null
         "$1/pg_ctl" stop --silent --mode immediate --pgdata "$2/data"
@@ -290,8 +296,5 @@ fn watchdog(bin: &Path, dir: &Path, user: Option<u32>) -> ChildStdin {
     shell.stdout(Stdio::null()).stderr(Stdio::null());
     // Not in this process' group: what is typed at a terminal ends the tests first.
     shell.process_group(0);
-    let mut child = as_user(&mut shell, user).spawn().expect("a shell");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.flush().expect("it is open");
-    stdin
+    as_user(&mut shell, user).spawn().expect("a shell")
 }
