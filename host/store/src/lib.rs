@@ -5,6 +5,7 @@
 //! is repeated in SQL. Read [`sqlite`] and [`postgres`] for the shape of each, [`lock`] for how one
 //! process owns a file.
 
+mod examine;
 pub mod lock;
 pub mod postgres;
 mod rows;

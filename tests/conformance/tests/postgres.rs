@@ -1,5 +1,7 @@
 //! The suite on Postgres, and what only a database that several nodes share can show.
 
+#[path = "postgres/doctor.rs"]
+mod doctor;
 #[path = "postgres/foreign.rs"]
 mod foreign;
 #[path = "postgres/lost.rs"]

@@ -6,6 +6,7 @@
 //!   [`pool`] keeps the connections, [`trouble`] says what is wrong and whether waiting helps.
 //! - [`cache`] keeps the tails that were written last, [`clock`] what the database's clock shows,
 //!   [`kinds`] what a newer build has written.
+//! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log.
 //! - [`migrate`] makes the schema. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
@@ -14,12 +15,14 @@
 mod cache;
 mod clock;
 mod commit;
+mod doctor;
 mod hints;
 mod kinds;
 mod migrate;
 mod pool;
 mod port;
 mod read;
+mod rebuild;
 mod repair;
 mod statement;
 mod trouble;

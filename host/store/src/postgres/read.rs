@@ -483,3 +483,25 @@ pub(super) fn expired(row: &PgRow) -> Read<Option<Claim>> {
 pub(super) fn foreign_row(row: &PgRow) -> Read<(i64, String, i64)> {
     Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
 }
+
+// event_raw: events of a session, whether or not it has a row.
+pub(super) fn event_raw(session: SessionId, after: Seq, limit: i64) -> Statement {
+    Statement::new(
+        "SELECT session::text, seq, id::text, type, version, at, execution::text, recovery::text, data
+           FROM event WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+    )
+    .bind(session.0)
+    .bind(signed(after))
+    .bind(limit)
+}
+
+/// An event with its seq. What cannot be read is told in words.
+pub(super) fn event_or_not(session: SessionId, row: &PgRow) -> Read<(Seq, Result<Record, String>)> {
+    let columns = event_row(row, 0)?;
+    let seq = unsigned(columns.1);
+    Ok(match record(columns) {
+        Ok(record) => (seq, Ok(Record { session, ..record })),
+        Err(ReadError::Damaged { cause, .. }) => (seq, Err(cause)),
+        Err(error) => return Err(error),
+    })
+}

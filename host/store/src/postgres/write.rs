@@ -87,23 +87,30 @@ pub(super) fn session_commit(
 ) -> Statement {
     let fence = fence(&commit.write);
     let claim = claim(before, after, &commit.write);
-    let through = rows.dropped.values().next();
-    put(
-        commit.session,
-        version,
-        at,
-        waits(&commit.write),
-        fence,
-        after,
-        claim,
+    let wait = waits(&commit.write);
+    tables(
+        put(commit.session, version, at, wait, fence, after, claim),
+        rows,
     )
-    .bind(table(&last(&rows.calls, |row| (row.1, row.2.clone()))))
-    .bind(table(&rows.events.iter().map(event).collect::<Vec<_>>()))
-    .bind(table(&last(&rows.inputs, |row| row.0.clone())))
-    .bind(through.map(|seq| signed(*seq)))
-    .bind(table(&rows.items))
-    .bind(table(&steps(&rows.steps)))
-    .bind(table(&executions(&rows.executions)))
+}
+
+/// Writes all rows of a session that has none, its claim apart.
+pub(super) fn session_rebuilt(at: Option<i64>, tail: &Tail, rows: &Rows) -> Statement {
+    let session = tail.session.id;
+    let none = Arg::Json(None);
+    tables(put(session, None, at, true, None, tail, none), rows)
+}
+
+fn tables(statement: Statement, rows: &Rows) -> Statement {
+    let through = rows.dropped.values().next();
+    statement
+        .bind(table(&last(&rows.calls, |row| (row.1, row.2.clone()))))
+        .bind(table(&rows.events.iter().map(event).collect::<Vec<_>>()))
+        .bind(table(&last(&rows.inputs, |row| row.0.clone())))
+        .bind(through.map(|seq| signed(*seq)))
+        .bind(table(&rows.items))
+        .bind(table(&steps(&rows.steps)))
+        .bind(table(&executions(&rows.executions)))
 }
 
 /// Writes the row of a session alone.
