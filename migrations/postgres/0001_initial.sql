@@ -143,15 +143,18 @@ CREATE TABLE execution (
 
 -- Bytes under their SHA-256.
 CREATE TABLE blob (
-    digest text  NOT NULL PRIMARY KEY,
-    bytes  bytea NOT NULL
+    digest     text   NOT NULL PRIMARY KEY,
+    -- When somebody was last given it who may be about to refer to it.
+    touched_at bigint NOT NULL,
+    bytes      bytea  NOT NULL
 );
 
 CREATE TABLE plugin (
-    digest text  NOT NULL PRIMARY KEY,
-    kind   text  NOT NULL,
-    data   text  NOT NULL,
-    bytes  bytea NOT NULL
+    digest     text   NOT NULL PRIMARY KEY,
+    kind       text   NOT NULL,
+    touched_at bigint NOT NULL,
+    data       text   NOT NULL,
+    bytes      bytea  NOT NULL
 );
 
 CREATE TABLE alias (
@@ -180,6 +183,16 @@ CREATE UNLOGGED TABLE scanned (
     until   bigint NOT NULL,
     PRIMARY KEY (what, session)
 );
+
+-- Who was told where a name leads may still go there.
+CREATE FUNCTION alias_moved() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE plugin SET touched_at = store_now(NULL) WHERE digest = OLD.digest;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER alias_moved AFTER UPDATE OR DELETE ON alias
+FOR EACH ROW EXECUTE FUNCTION alias_moved();
 
 CREATE FUNCTION event_added() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -4,6 +4,8 @@
 mod doctor;
 #[path = "postgres/foreign.rs"]
 mod foreign;
+#[path = "postgres/gc.rs"]
+mod gc;
 #[path = "postgres/lost.rs"]
 mod lost;
 #[path = "postgres/nodes.rs"]

@@ -6,7 +6,8 @@
 //!   [`pool`] keeps the connections, [`trouble`] says what is wrong and whether waiting helps.
 //! - [`cache`] keeps the tails that were written last, [`clock`] what the database's clock shows,
 //!   [`kinds`] what a newer build has written.
-//! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log.
+//! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log, [`gc`] removes what
+//!   nothing needs.
 //! - [`migrate`] makes the schema. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
@@ -16,6 +17,7 @@ mod cache;
 mod clock;
 mod commit;
 mod doctor;
+mod gc;
 mod hints;
 mod kinds;
 mod migrate;

@@ -191,7 +191,8 @@ impl Store for PostgresStore {
 
     async fn blob_put(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let statement = Statement::new(
-            "INSERT INTO blob (digest, bytes) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            "INSERT INTO blob (digest, bytes, touched_at) VALUES ($1, $2, store_now(NULL))
+             ON CONFLICT (digest) DO UPDATE SET touched_at = excluded.touched_at",
         )
         .bind(digest)
         .bind(Arg::Bytes(bytes.into()));
@@ -199,15 +200,24 @@ impl Store for PostgresStore {
     }
 
     async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let statement = Statement::new("SELECT bytes FROM blob WHERE digest = $1").bind(digest);
+        // Often enough for who collects what nothing needs.
+        let statement = Statement::new(
+            "WITH touched AS (
+                UPDATE blob SET touched_at = store_now(NULL)
+                 WHERE digest = $1 AND touched_at < store_now(NULL) - 300000)
+             SELECT bytes FROM blob WHERE digest = $1",
+        )
+        .bind(digest);
         self.optional("read a blob", &statement).await
     }
 
     async fn plugin_put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), StoreError> {
         let data = serde_json::to_string(info).expect("what is known of a component serialises");
         let statement = Statement::new(
-            "INSERT INTO plugin (digest, kind, data, bytes) VALUES ($1, $2, $3, $4)
-             ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, data = excluded.data",
+            "INSERT INTO plugin (digest, kind, data, bytes, touched_at)
+             VALUES ($1, $2, $3, $4, store_now(NULL))
+             ON CONFLICT (digest) DO UPDATE SET
+                kind = excluded.kind, data = excluded.data, touched_at = excluded.touched_at",
         )
         .bind(info.digest.as_str())
         .bind(info.kind.to_string())
