@@ -65,6 +65,8 @@ pub struct Options {
     pub cached_tails: usize,
     /// How long a statement is repeated while the database is away, or others are in the way.
     pub patience: Duration,
+    /// How long a statement may take before the connection is taken for lost.
+    pub longest: Duration,
     /// How long other scanners are not told of what this one was told of.
     pub scan_hold: Duration,
     /// How often other nodes are told of what was written, and listened to. `None` leaves both out: not
@@ -82,6 +84,7 @@ impl Default for Options {
             prepared: true,
             cached_tails: 4096,
             patience: Duration::from_secs(10),
+            longest: Duration::from_secs(60),
             scan_hold: Duration::from_secs(3),
             notify_every: Some(Duration::from_millis(20)),
             clock: None,
@@ -222,7 +225,7 @@ impl PostgresStore {
             place.clone(),
             options.connections,
             options.prepared,
-            options.patience,
+            (options.patience, options.longest),
         );
         let mut conn = pool
             .connect()

@@ -18,6 +18,8 @@ pub(super) struct Pool {
     place: String,
     prepared: bool,
     patience: Duration,
+    /// What takes longer is taken for lost.
+    longest: Duration,
     /// One per connection that may be open.
     slots: Semaphore,
     /// The one used last is used next, so that the others may be given up by the server.
@@ -32,13 +34,14 @@ impl Pool {
         place: String,
         connections: u32,
         prepared: bool,
-        patience: Duration,
+        (patience, longest): (Duration, Duration),
     ) -> Self {
         Self {
             connect,
             place,
             prepared,
             patience,
+            longest,
             slots: Semaphore::new(connections.max(1) as usize),
             idle: Mutex::default(),
             statements: AtomicU64::new(0),
@@ -68,11 +71,10 @@ impl Pool {
         let kept = self.idle().pop();
         let mut conn = match kept {
             Some(conn) => conn,
-            None => self.connect.connect().await.map_err(trouble)?,
+            None => self.within(self.connect.connect()).await?,
         };
         self.statements.fetch_add(1, Ordering::Relaxed);
-        let done = statement.rows(&mut conn, self.prepared).await;
-        let done = done.map_err(trouble);
+        let done = self.within(statement.rows(&mut conn, self.prepared)).await;
         match &done {
             Err(trouble) if trouble.kind() == Kind::Gone => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -103,12 +105,7 @@ impl Pool {
     pub(super) async fn connect(&self) -> Result<PgConnection, Trouble> {
         let mut patience = self.patience();
         loop {
-            match self
-                .connect
-                .connect()
-                .await
-                .map_err(|cause| self.trouble(cause))
-            {
+            match self.within(self.connect.connect()).await {
                 Err(trouble) if trouble.kind() == Kind::Gone && patience.wait().await => {}
                 done => return done,
             }
@@ -127,6 +124,18 @@ impl Pool {
     /// Takes a connection in for others to use.
     pub(super) fn keep(&self, conn: PgConnection) {
         self.idle().push(conn);
+    }
+
+    /// A way that has gone silent is not waited for as long as the machine would.
+    async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Trouble> {
+        let answer = match tokio::time::timeout(self.longest, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+        };
+        answer.map_err(|cause| self.trouble(cause))
     }
 
     pub(super) fn options(&self) -> &PgConnectOptions {

@@ -92,6 +92,7 @@ fn state(error: &sqlx::Error) -> &'static str {
             std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound => {
                 "does not listen: is it running?"
             }
+            std::io::ErrorKind::TimedOut => "does not answer",
             _ => "dropped the connection",
         },
         sqlx::Error::Tls(_) => "was not reached over TLS",

@@ -17,6 +17,8 @@ pub(crate) enum Cut {
     After,
     /// The statement is sent, and the way back is gone at once.
     Amid,
+    /// The statement is swallowed, and nothing says so.
+    Silence,
 }
 
 struct State {
@@ -103,9 +105,9 @@ async fn serve(mut client: TcpStream, state: &State) -> io::Result<()> {
     let mut current = 0;
     let mut request = Vec::new();
     loop {
-        let message = message(&mut client).await?;
-        let kind = message[0];
-        request.extend(message);
+        let part = message(&mut client).await?;
+        let kind = part[0];
+        request.extend(part);
         match kind {
             b'X' => return Ok(()),
             b'Q' | b'S' => {}
@@ -121,6 +123,11 @@ async fn serve(mut client: TcpStream, state: &State) -> io::Result<()> {
             hit.map(|(_, cut)| cut)
         };
         if cut == Some(Cut::Before) {
+            return Ok(());
+        }
+        if cut == Some(Cut::Silence) {
+            // Until the other side gives up.
+            while message(&mut client).await.is_ok() {}
             return Ok(());
         }
         server.write_all(&std::mem::take(&mut request)).await?;
