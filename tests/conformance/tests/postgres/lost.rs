@@ -116,7 +116,9 @@ async fn a_crash_of_the_server_is_survived() {
     for _ in 0..2 {
         let lost = store.stats().lost;
         let commits = store.stats().commits;
-        while store.stats().commits < commits + 50 {
+        while store.stats().commits < commits + 50
+            && !writers.iter().all(tokio::task::JoinHandle::is_finished)
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let crashed = server.clone();

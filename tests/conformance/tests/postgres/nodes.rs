@@ -480,3 +480,60 @@ async fn a_session_that_is_made_again_is_another() {
     assert_eq!(a.stats().stale, 1);
     h.dump(session).await;
 }
+
+/// A claim that runs out while its write waits is lost: the fence is inside the write itself.
+#[tokio::test]
+async fn claim_4_a_claim_that_expires_on_the_way_is_lost() {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let own = |options: &mut Options| options.clock = None;
+    let (h, store, url) = fresh(server, own).await;
+    let (session, fence) = h.turn().await;
+    let long = 3_600_000;
+    let renewed = store.renew(fence.owner, &[fence], long).await.unwrap();
+    assert_eq!(renewed.len(), 1);
+    let mut other = PgConnection::connect(&url).await.unwrap();
+    let mut tx = other.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM session WHERE id = $1 FOR UPDATE")
+        .bind(session.0)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            store
+                .commit(build::append(session, fence, [build::turn_ended()]))
+                .await
+        }
+    });
+    let mut observer = PgConnection::connect(&url).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    loop {
+        let waiting: i64 = sqlx::query_scalar(waiting)
+            .fetch_one(&mut observer)
+            .await
+            .unwrap();
+        if waiting > 0 {
+            break;
+        }
+        assert!(!writer.is_finished(), "it waits for the lock");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // As if that long had gone by.
+    observer
+        .execute("UPDATE claim SET expires_at = store_now(NULL)")
+        .await
+        .unwrap();
+    assert_eq!(store.stats().stale, 0, "judged while it was held");
+    tx.rollback().await.unwrap();
+    let lost = writer.await.unwrap().unwrap_err();
+    assert!(
+        matches!(lost, StoreError::Refused(Refused::Lost { .. })),
+        "{lost:?}"
+    );
+    assert_eq!(store.stats().stale, 1);
+    h.dump(session).await;
+}
