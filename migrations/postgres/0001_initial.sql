@@ -20,6 +20,8 @@ CREATE TABLE event (
     step      bigint,
     call      text,
     data      text   NOT NULL,
+    -- SHA-256 of the data as they were written, where these are their stub.
+    compacted text,
     PRIMARY KEY (session, seq),
     -- Recovery's events name no execution as their writer.
     CHECK (execution IS NULL OR recovery IS NULL),
@@ -105,6 +107,9 @@ CREATE TABLE item (
     is_message boolean NOT NULL,
     -- Of text.
     bytes      bigint  NOT NULL,
+    -- The items of the session up to this one, and their bytes.
+    items_to   bigint  NOT NULL DEFAULT 0,
+    bytes_to   bigint  NOT NULL DEFAULT 0,
     data       text    NOT NULL,
     PRIMARY KEY (session, seq, n)
 );
@@ -235,18 +240,18 @@ BEGIN
                   WHERE i.session = s.id AND i.status = 'pending' ORDER BY i.seq),
            CASE WHEN s.step IS NOT NULL THEN (
                SELECT json_agg(json_build_array(e.session, e.seq, e.id, e.type, e.version, e.at,
-                                                e.execution, e.recovery, e.data) ORDER BY e.seq)
+                                                e.execution, e.recovery, e.data, e.compacted) ORDER BY e.seq)
                  FROM event e WHERE e.session = s.id AND e.seq >= s.step)::text END,
            CASE WHEN p_events IS NOT NULL THEN (
                SELECT json_agg(json_build_array(e.session, e.seq, e.id, e.type, e.version, e.at,
-                                                e.execution, e.recovery, e.data))
+                                                e.execution, e.recovery, e.data, e.compacted))
                  FROM event e WHERE e.id = ANY (p_events))::text END,
            CASE WHEN p_inputs IS NOT NULL THEN (
                SELECT json_agg(json_build_array(i.session, i.data))
                  FROM input i WHERE i.id = ANY (p_inputs))::text END,
            CASE WHEN p_first IS NOT NULL THEN (
                SELECT json_agg(json_build_array(e.session, e.seq, e.id, e.type, e.version, e.at,
-                                                e.execution, e.recovery, e.data) ORDER BY e.seq)
+                                                e.execution, e.recovery, e.data, e.compacted) ORDER BY e.seq)
                  FROM event e WHERE e.session = s.id AND e.seq BETWEEN p_first AND p_last)::text END
       FROM (SELECT 1) AS one
       LEFT JOIN session s ON s.id = p_session
@@ -271,6 +276,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
     v_count   bigint;
+    v_first   bigint;
 BEGIN
     -- What is answered is durable, whatever the server's default is.
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -345,9 +351,11 @@ BEGIN
         ON CONFLICT (session, step, id) DO UPDATE SET status = excluded.status, data = excluded.data;
     END IF;
     IF p_events IS NOT NULL THEN
-        INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, step, call)
+        INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, compacted,
+                           step, call)
         SELECT (r ->> 0)::uuid, (r ->> 1)::bigint, (r ->> 2)::uuid, r ->> 3, (r ->> 4)::bigint,
-               (r ->> 5)::bigint, (r ->> 6)::uuid, (r ->> 7)::uuid, r ->> 8, (r ->> 9)::bigint, r ->> 10
+               (r ->> 5)::bigint, (r ->> 6)::uuid, (r ->> 7)::uuid, r ->> 8, r ->> 9,
+               (r ->> 10)::bigint, r ->> 11
           FROM jsonb_array_elements(p_events) AS r;
     END IF;
     -- Null where it stays as it is; `[]` where there is none any more; else execution, owner, data and
@@ -395,6 +403,23 @@ BEGIN
         SELECT (r ->> 0)::uuid, (r ->> 1)::bigint, (r ->> 2)::bigint, (r ->> 3)::boolean,
                (r ->> 4)::bigint, r ->> 5
           FROM jsonb_array_elements(p_items) AS r;
+        -- An answer may come behind the results of its calls: all from the first new item on are
+        -- summed up anew.
+        SELECT min((r ->> 1)::bigint) INTO v_first FROM jsonb_array_elements(p_items) AS r;
+        WITH before AS (
+            SELECT i.items_to, i.bytes_to FROM item i
+             WHERE i.session = p_session AND i.seq < v_first ORDER BY i.seq DESC, i.n DESC LIMIT 1
+        ), total AS (
+            SELECT i.seq, i.n,
+                   coalesce((SELECT b.items_to FROM before b), 0) + row_number() OVER sofar AS items,
+                   coalesce((SELECT b.bytes_to FROM before b), 0)
+                       + sum(i.bytes) OVER sofar AS bytes
+              FROM item i WHERE i.session = p_session AND i.seq >= v_first
+            WINDOW sofar AS (ORDER BY i.seq, i.n)
+        )
+        UPDATE item SET items_to = total.items, bytes_to = total.bytes
+          FROM total
+         WHERE item.session = p_session AND item.seq = total.seq AND item.n = total.n;
     END IF;
     IF p_steps IS NOT NULL THEN
         -- A row written again keeps the usage and the end that it had.

@@ -11,6 +11,8 @@ CREATE TABLE event (
     execution TEXT,
     recovery  TEXT,
     data      TEXT    NOT NULL,
+    -- SHA-256 of the data as they were written, where these are their stub.
+    compacted TEXT,
     PRIMARY KEY (session, seq),
     -- Recovery's events name no execution as their writer.
     CHECK (execution IS NULL OR recovery IS NULL)
@@ -100,6 +102,9 @@ CREATE TABLE item (
     is_message INTEGER NOT NULL,
     -- Of text.
     bytes      INTEGER NOT NULL,
+    -- The items of the session up to this one, and their bytes.
+    items_to   INTEGER NOT NULL DEFAULT 0,
+    bytes_to   INTEGER NOT NULL DEFAULT 0,
     data       TEXT    NOT NULL,
     PRIMARY KEY (session, seq, n)
 ) STRICT;

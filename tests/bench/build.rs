@@ -8,5 +8,6 @@ fn main() {
         "mainstay-toolbox-files",
         "mainstay-test-bench-runner",
         "mainstay-test-bench-toolbox",
+        "mainstay-test-planner",
     ]);
 }

@@ -100,6 +100,14 @@ async fn cli_3_json_is_json_and_nothing_else() {
     }
 }
 
+/// Every JSON value of an output.
+fn json(text: &str) -> Vec<Value> {
+    serde_json::Deserializer::from_str(text)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .expect("JSON and nothing else")
+}
+
 fn find_id(values: &[Value]) -> Option<String> {
     values.iter().find_map(|value| match value {
         Value::Object(object) => match object.get("id").and_then(Value::as_str) {
@@ -194,29 +202,61 @@ async fn cli_5_store_3_failures_say_what_is_wrong_and_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cli_6_9_commands_find_the_server_and_a_dead_ones_lock_stops_nobody() {
+async fn cli_6_commands_find_the_server() {
     let place = place();
-    let server = Server::start(&place.store, &place.config).await;
+    let _server = Server::start(&place.store, &place.config).await;
     let (code, out, err) = place
         .run(&["--json", "run", "say through the server"])
         .await;
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("through the server"));
-    let (code, listed, _) = place.run(&["--json", "session", "list"]).await;
-    assert_eq!(code, 0);
+    let (code, listed, err) = place.run(&["--json", "session", "list"]).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(find_id(&json(&listed)).is_some(), "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_9_a_lock_left_by_a_killed_server_stops_nobody() {
+    let place = place();
+    let server = Server::start(&place.store, &place.config).await;
+    let (code, _, err) = place.run(&["run", "say before the kill"]).await;
+    assert_eq!(code, 0, "{err}");
+    let (_, listed, _) = place.run(&["--json", "session", "list"]).await;
+    let session = find_id(&json(&listed)).expect("a session's id");
+    let dead = server.address.clone();
+    let lock = mainstay_store::lock::path_of(&place.store);
+    let left = std::fs::read_to_string(&lock).unwrap();
+    let port = dead.rsplit(':').next().unwrap();
+    assert!(left.contains(port), "the lock names the server: {left}");
     server.kill().await;
+    assert_eq!(
+        std::fs::read_to_string(&lock).unwrap(),
+        left,
+        "it is left behind"
+    );
+
+    // A command that reads, and one that writes and runs.
     let (code, after, err) = place.run(&["--json", "session", "list"]).await;
     assert_eq!(code, 0, "{err}");
-    let id = |text: &str| {
-        let lists: Vec<Value> = serde_json::Deserializer::from_str(text)
-            .into_iter()
-            .collect::<Result<_, _>>()
-            .unwrap();
-        find_id(&lists)
-    };
-    assert_eq!(id(&listed), id(&after));
+    assert_eq!(json(&after), json(&listed));
+    let (code, out, err) = place.run(&["run", "say after the kill"]).await;
+    assert_eq!((code, out.trim()), (0, "after the kill"), "{err}");
+
+    // Killed again, so that the lock is a dead server's when the new one starts on it.
     Server::start(&place.store, &place.config)
         .await
         .kill()
         .await;
+    let server = Server::start(&place.store, &place.config).await;
+    let (status, shown) = server.get(&format!("/sessions/{session}")).await;
+    assert_eq!((status, shown["id"].as_str()), (200, Some(&*session)));
+    // It owns the file: no other server does, and commands go to it.
+    let (code, _, err) = place.run(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert_ne!(code, 0);
+    assert!(err.contains("store.db"), "{err}");
+    let owner = std::fs::read_to_string(&lock).unwrap();
+    let port = server.address.rsplit(':').next().unwrap();
+    assert!(owner.contains(port), "{owner}");
+    let (code, out, err) = place.run(&["run", "say through the new one"]).await;
+    assert_eq!((code, out.trim()), (0, "through the new one"), "{err}");
 }

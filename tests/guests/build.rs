@@ -11,5 +11,9 @@ fn main() {
         "mainstay-test-hostile-provider",
         "mainstay-test-hostile-toolbox",
         "mainstay-test-planner",
+        "mainstay-test-broken-runner",
+        "mainstay-test-broken-provider",
+        "mainstay-test-broken-toolbox",
+        "mainstay-test-successor",
     ]);
 }

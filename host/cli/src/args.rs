@@ -11,6 +11,8 @@ use mainstay_core::plugin::Kind;
 
 use crate::error::EXIT_CODES;
 
+pub(crate) mod author;
+
 /// Runs AI-agent sessions that survive anything.
 #[derive(Debug, Parser)]
 #[command(name = "mainstay", version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 100)]
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     /// Look at plugins and change them
     #[command(subcommand)]
     Plugin(Plugin),
+    /// Ask a runner for what is recorded and say where it would decide otherwise
+    Replay(Replay),
     /// Examine the store and say whether what must hold does
     Doctor(Doctor),
     /// Copy the store while it is in use
@@ -268,6 +272,14 @@ pub(crate) enum Session {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Plugin {
+    /// Begin a plugin: a folder that builds and conforms, to be changed
+    New(author::New),
+    /// Build the plugin in a folder
+    Build(author::Build),
+    /// Ask a component whether it keeps its contract
+    Check(author::Check),
+    /// Ask a runner again for what recorded sessions decided
+    Test(author::Test),
     /// List plugins and the names that lead to them
     List,
     /// Check a component and keep it
@@ -296,6 +308,25 @@ pub(crate) enum Plugin {
         alias: String,
         digest: String,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Every recorded decision is asked for with the recorded history; no request is sent, no tool is \
+                        called and nothing is written, beside a running server too. Exits with 9 if a decision \
+                        differs; --json tells each difference in full.\n\nWhat no event records is taken as it is \
+                        configured now: an agent's options, its system prompt and what is known of its model."
+)]
+pub(crate) struct Replay {
+    /// Sessions by their ids, or files that `session export` wrote
+    #[arg(required = true, value_name = "SESSION")]
+    pub(crate) sessions: Vec<String>,
+    /// Who is asked: a file, or the name or digest of an installed runner
+    #[arg(long, value_name = "RUNNER")]
+    pub(crate) runner: String,
+    /// Leave out what a runner of another name has decided
+    #[arg(long)]
+    pub(crate) own: bool,
 }
 
 #[derive(Debug, Args)]
@@ -333,6 +364,12 @@ pub(crate) struct Gc {
     /// What was in use within this time stays, `30d` for example
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time)]
     pub(crate) keep: Duration,
+    /// Delete sessions that nobody has used for so long, as `retention.sessions` does
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) sessions: Option<Duration>,
+    /// Compact the bodies of events that are older than this, as `retention.bodies` does
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) bodies: Option<Duration>,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -435,7 +472,7 @@ mod tests {
         let help = Cli::command().render_help().to_string();
         for code in [
             "  0  ", "  1  ", "  2  ", "  3  ", "  4  ", "  5  ", "  6  ", "  7  ", "  8  ",
-            "130  ",
+            "  9  ", "130  ",
         ] {
             assert!(help.contains(code), "{code} is missing");
         }

@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
 use mainstay_core::history::ModelRef;
-use mainstay_core::plugin::{Model, Scheme, Workspace};
+use mainstay_core::plugin::{Model, Price, Scheme, Workspace};
 use mainstay_core::policy::ResumeMode;
+use mainstay_runtime::limits::Limits;
 use serde::Deserialize;
 use serde::de::Error as _;
 use toml::Spanned;
 
+use crate::collector::Keep;
 use crate::error::{Code, Error, Result};
+use crate::limits::LimitsTable;
 use crate::sources::{Registries, RegistryTable, Source};
 
 /// The agent of a session that names none.
@@ -39,6 +42,10 @@ pub(crate) struct Loaded {
     pub(crate) plugins: BTreeMap<String, Source>,
     pub(crate) registries: Registries,
     pub(crate) settings: Settings,
+    /// What guests may use.
+    pub(crate) limits: Limits,
+    /// How long sessions and old bodies stay.
+    pub(crate) keep: Keep,
     pub(crate) server: Server,
 }
 
@@ -111,8 +118,10 @@ struct File {
     toolboxes: BTreeMap<String, AccessTable>,
     plugins: BTreeMap<String, PluginTable>,
     registries: BTreeMap<String, Spanned<RegistryTable>>,
+    retention: RetentionTable,
     server: ServerTable,
     node: NodeTable,
+    limits: LimitsTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +135,9 @@ struct AgentTable {
     options: Option<toml::Table>,
     steps: Option<u32>,
     tokens: Option<u64>,
+    /// US dollars.
+    cost: Option<Dollars>,
+    time: Option<Span>,
     max_children: Option<u32>,
     max_depth: Option<u32>,
     resume: Option<ResumeMode>,
@@ -166,6 +178,34 @@ struct ModelTable {
     id: String,
     context_tokens: Option<u32>,
     max_output_tokens: Option<u32>,
+    price: Option<PriceTable>,
+}
+
+/// US dollars for a million tokens.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct PriceTable {
+    input: Dollars,
+    output: Dollars,
+    cache_read: Option<Dollars>,
+    cache_write: Option<Dollars>,
+}
+
+impl PriceTable {
+    /// # Errors
+    /// A price that is more than the contract can say.
+    fn price(&self) -> Result<Price, String> {
+        let of = |dollars: Dollars| {
+            u32::try_from(dollars.0)
+                .map_err(|_| "a price is at most 4294 US dollars for a million tokens".to_owned())
+        };
+        Ok(Price {
+            input: of(self.input)?,
+            output: of(self.output)?,
+            cache_read: self.cache_read.map(of).transpose()?,
+            cache_write: self.cache_write.map(of).transpose()?,
+        })
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -203,6 +243,14 @@ struct HttpTable {
     private: bool,
 }
 
+/// `[retention]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+struct RetentionTable {
+    sessions: Option<Span>,
+    bodies: Option<Span>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 struct ServerTable {
@@ -224,6 +272,27 @@ struct NodeTable {
     max_attempts: Option<u32>,
     max_tries: Option<u32>,
     resume_concurrency: Option<usize>,
+    model_first_byte: Option<Span>,
+    model_idle: Option<Span>,
+    model_total: Option<Span>,
+}
+
+/// An amount such as `2` or `0.15` US dollars, in millionths of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dollars(u64);
+
+impl<'de> Deserialize<'de> for Dollars {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let amount = f64::deserialize(deserializer)?;
+        let millionths = (amount * 1e6).round();
+        // A store's numbers are of 63 bits.
+        if !(0.0..9e18).contains(&millionths) {
+            return Err(D::Error::custom(format!(
+                "`{amount}` is no amount of US dollars: write `2` or `0.15`"
+            )));
+        }
+        Ok(Self(millionths as u64))
+    }
 }
 
 /// A time such as `500ms`, `30s` or `5m`.
@@ -302,6 +371,8 @@ pub(crate) fn builtin() -> Loaded {
         plugins: BTreeMap::new(),
         registries: Registries::default(),
         settings: Settings::default(),
+        limits: Limits::default(),
+        keep: Keep::default(),
         server: Server::default(),
     }
 }
@@ -372,15 +443,19 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         if let Some(options) = table.options {
             provider.options = Some(json(&options));
         }
-        provider
-            .models
-            .extend(table.models.into_iter().map(|model| Model {
+        for model in table.models {
+            let price = model.price.as_ref().map(PriceTable::price).transpose();
+            provider.models.push(Model {
+                price: price.map_err(|cause| {
+                    let cause = format!("the price of the model `{}`: {cause}", model.id);
+                    wrong(None, cause, None)
+                })?,
                 id: model.id,
                 context_tokens: model.context_tokens,
                 max_output_tokens: model.max_output_tokens,
                 capabilities: Vec::new(),
-                price: None,
-            }));
+            });
+        }
         access.secrets.extend(table.secrets);
         for http in table.http {
             access.http.push(
@@ -453,6 +528,10 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         agent.options = table.options.as_ref().map(json).or(agent.options);
         agent.steps = table.steps.unwrap_or(agent.steps);
         agent.tokens = table.tokens.or(agent.tokens);
+        agent.cost = table.cost.map(|cost| cost.0).or(agent.cost);
+        if let Some(time) = table.time {
+            agent.time_ms = Some(time.0.as_millis() as u64);
+        }
         agent.max_children = table.max_children.unwrap_or(agent.max_children);
         agent.max_depth = table.max_depth.unwrap_or(agent.max_depth);
         agent.resume.mode = table.resume.unwrap_or(agent.resume.mode);
@@ -476,11 +555,19 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             .map_err(|cause| wrong(Some(span), cause, None))?;
     }
 
+    loaded.keep = Keep {
+        sessions: file.retention.sessions.map(|span| span.0),
+        bodies: file.retention.bodies.map(|span| span.0),
+    };
     loaded.server = Server {
         listen: file.server.listen,
         token: file.server.token,
         hosts: file.server.hosts,
     };
+    loaded.limits = file
+        .limits
+        .limits()
+        .map_err(|cause| wrong(None, cause, None))?;
     file.node
         .apply(&mut loaded.settings)
         .map_err(|cause| wrong(None, cause, None))?;
@@ -532,6 +619,9 @@ impl NodeTable {
         set(&mut settings.flush_every, self.flush_every);
         set(&mut settings.shutdown_grace, self.shutdown_grace);
         set(&mut settings.cancel_grace, self.cancel_grace);
+        set(&mut settings.timeouts.first_byte, self.model_first_byte);
+        set(&mut settings.timeouts.idle, self.model_idle);
+        set(&mut settings.timeouts.total, self.model_total);
         settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
         settings.max_tries = self.max_tries.unwrap_or(settings.max_tries).max(1);
         settings.resume_concurrency = self
@@ -783,6 +873,40 @@ mod tests {
             "`username` and `password`",
             None,
         );
+    }
+
+    #[test]
+    fn budgets_and_prices_are_in_dollars_and_times() {
+        let loaded = read(
+            "[agents.a]\ntokens = 1000\ncost = 2.5\ntime = \"10m\"\n\
+             [providers.parrot]\n\
+             models = [{ id = \"m\", price = { input = 3, output = 15, cache-read = 0.3 } }]\n\
+             [node]\nmodel-idle = \"5s\"\n",
+        )
+        .expect("right");
+        let agent = &loaded.config.agents["a"];
+        assert_eq!(
+            (agent.tokens, agent.cost, agent.time_ms),
+            (Some(1000), Some(2_500_000), Some(600_000))
+        );
+        let price = loaded.config.providers["parrot"].models[0].price;
+        let wanted = Price {
+            input: 3_000_000,
+            output: 15_000_000,
+            cache_read: Some(300_000),
+            cache_write: None,
+        };
+        assert_eq!(price, Some(wanted));
+        assert_eq!(loaded.settings.timeouts.idle, Duration::from_secs(5));
+        check(
+            "[agents.a]\ncost = -1\n",
+            "mainstay.toml:2",
+            "`-1` is no amount",
+            None,
+        );
+        let dear =
+            "[providers.parrot]\nmodels = [{ id = \"m\", price = { input = 5000, output = 1 } }]\n";
+        check(dear, "mainstay.toml", "the price of the model `m`", None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(crate) enum Code {
     PluginRefused = 6,
     Unavailable = 7,
     Damaged = 8,
+    Different = 9,
     Interrupted = 130,
 }
 
@@ -33,9 +34,10 @@ Exit codes:
     3  the session, plugin or file was not found
     4  conflict: the store is in use, the session is busy, cancelled or quarantined
     5  the configuration is wrong or incomplete
-    6  the plugin is refused
+    6  the plugin is refused, or does not conform
     7  the store, the server or the registry cannot be reached
     8  the store is damaged
+    9  `replay` found decisions that differ
   130  interrupted";
 
 /// The end of a command that did not do what was asked.

@@ -15,6 +15,7 @@ use mainstay_store::SqliteStore;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::collector::Collector;
 use crate::config::Loaded;
@@ -49,6 +50,8 @@ pub(crate) struct Host {
     store: Arc<SqliteStore>,
     server: JoinHandle<std::io::Result<()>>,
     stop: CancellationToken,
+    /// Applies the retention.
+    keeper: AbortOnDropHandle<()>,
 }
 
 /// How long answers under way may take once everything stops.
@@ -111,7 +114,8 @@ impl Host {
             any_address: bound.ip().is_unspecified(),
             ..Options::default()
         };
-        let collector = Collector::new(Arc::clone(&store), Arc::clone(&plugins));
+        let collector = Collector::new(Arc::clone(&store), Arc::clone(&plugins), loaded.keep);
+        let keeper = AbortOnDropHandle::new(tokio::spawn(loaded.keep.apply(Arc::clone(&store))));
         let state = ServerState::new(Arc::clone(&node), plugins, Arc::new(collector), options);
         let stop = CancellationToken::new();
         let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
@@ -134,6 +138,7 @@ impl Host {
             store,
             server,
             stop,
+            keeper,
         })
     }
 
@@ -141,6 +146,7 @@ impl Host {
     /// A signal meanwhile cuts the grace of steps in flight short.
     pub(crate) async fn shutdown(self, hurry: impl Future<Output = ()>) {
         self.stop.cancel();
+        self.keeper.abort();
         let mut shutdown = std::pin::pin!(self.node.shutdown());
         tokio::select! {
             () = &mut shutdown => {}

@@ -14,6 +14,7 @@ mod config;
 mod error;
 mod follow;
 mod host;
+mod limits;
 mod logs;
 mod paths;
 mod plugins;

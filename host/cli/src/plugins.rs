@@ -314,32 +314,17 @@ impl PluginAdmin for Plugins {
         let found = aliases
             .iter()
             .find(|name| name.kind == kind && name.alias == alias && !alias.ends_with(MARK));
-        let found =
-            found.ok_or_else(|| PluginError::NotFound(format!("there is no {kind} `{alias}`")))?;
-        let digest = &found.digest;
+        if found.is_none() {
+            return Err(PluginError::NotFound(format!(
+                "there is no {kind} `{alias}`"
+            )));
+        }
+        // The component is left to a collection, which knows what other names, steps and their
+        // recoveries still need. A decision may be about to name it that no row tells of yet.
         self.store
             .alias_put(kind, alias, None, None)
             .await
-            .map_err(unavailable)?;
-        // A component without a name goes, unless a step that is not settled was decided under it.
-        let named = aliases
-            .iter()
-            .any(|name| name.digest == *digest && !(name.kind == kind && name.alias == alias));
-        if !named
-            && !self
-                .store
-                .digests_in_use()
-                .await
-                .map_err(unavailable)?
-                .contains(digest)
-        {
-            self.store
-                .plugin_delete(digest)
-                .await
-                .map_err(unavailable)?;
-            self.wired.forget(digest);
-        }
-        Ok(())
+            .map_err(unavailable)
     }
 
     async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin, PluginError> {

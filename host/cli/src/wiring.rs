@@ -1,6 +1,7 @@
 //! Store and runtime, put together: they do not know each other.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,7 +13,6 @@ use mainstay_runtime::egress::{
     Egress, EgressLimits, GrantRule, Grants, MediaSource, Redactor, SecretSource, SystemResolver,
 };
 use mainstay_runtime::inspect::Error as InspectError;
-use mainstay_runtime::limits::Limits;
 use mainstay_runtime::{ComponentSource, MemorySource, Runtime, RuntimeConfig, Swept};
 use mainstay_server::PluginError;
 
@@ -35,7 +35,7 @@ impl Wired {
         let config = RuntimeConfig {
             cache_dir: paths.cache.clone(),
             workspaces_dir: paths.workspaces.clone(),
-            limits: Limits::default(),
+            limits: loaded.limits.clone(),
             instances: INSTANCES,
         };
         let kept = Arc::new(Kept(store));
@@ -105,6 +105,20 @@ pub(crate) async fn inspect(bytes: &[u8]) -> Result<PluginInfo> {
     Ok(runtime.inspect(bytes).await.map_err(refused)?)
 }
 
+/// A runtime that asks runners what they would decide: nothing is granted, what is compiled stays in
+/// `folder`, and what is installed stays in memory, beside the components of `store`.
+pub(crate) fn rehearsing(folder: &Path, store: Option<Arc<dyn Store>>) -> Result<Arc<Runtime>> {
+    let config = RuntimeConfig {
+        instances: 4,
+        ..RuntimeConfig::new(folder)
+    };
+    let source = Beside {
+        own: MemorySource::new(),
+        store: store.map(Kept),
+    };
+    runtime(config, Arc::new(source), Arc::new(NoMedia))
+}
+
 fn runtime(
     config: RuntimeConfig,
     source: Arc<dyn ComponentSource>,
@@ -122,7 +136,7 @@ fn runtime(
     ))
 }
 
-fn refused(error: InspectError) -> PluginError {
+pub(crate) fn refused(error: InspectError) -> PluginError {
     match error {
         InspectError::Store(cause) => PluginError::Unavailable(cause),
         other => PluginError::Refused(mainstay_core::chain(&other)),
@@ -186,6 +200,40 @@ impl ComponentSource for Kept {
 impl MediaSource for Kept {
     async fn get(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
         Ok(self.0.blob(digest).await?)
+    }
+}
+
+/// Components of its own before those of a store, which is only read.
+struct Beside {
+    own: MemorySource,
+    store: Option<Kept>,
+}
+
+#[async_trait]
+impl ComponentSource for Beside {
+    async fn component(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        match (self.own.component(digest).await?, &self.store) {
+            (None, Some(store)) => store.component(digest).await,
+            (own, _) => Ok(own),
+        }
+    }
+
+    async fn info(&self, digest: &str) -> Result<Option<PluginInfo>, BoxError> {
+        match (self.own.info(digest).await?, &self.store) {
+            (None, Some(store)) => store.info(digest).await,
+            (own, _) => Ok(own),
+        }
+    }
+
+    async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, BoxError> {
+        match &self.store {
+            Some(store) => store.alias(kind, alias).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {
+        self.own.put(info, bytes).await
     }
 }
 

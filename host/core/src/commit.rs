@@ -15,6 +15,7 @@ use crate::policy::HeldBack;
 use crate::project::{self, RuleBroken};
 use crate::recovery;
 use crate::replay::{Replay, ReplayError, Replayed};
+use crate::stub;
 use crate::tail::{Changes, Input, InputStatus, NotRunnable, Scope, Tail};
 use crate::wait;
 
@@ -581,6 +582,7 @@ impl Work {
             execution: self.execution,
             recovery: self.recovery,
             body,
+            compacted: None,
         };
         project::project(&mut self.tail, &event, &mut self.changes)?;
         self.events.push(event);
@@ -653,6 +655,7 @@ fn create(
         execution: None,
         recovery: None,
         body: EventBody::SessionCreated(created.clone()),
+        compacted: None,
     };
     let tail = project::begin(&event).expect("a creation begins a tail");
     Ok(Applied {
@@ -849,8 +852,11 @@ fn duplicate(session: SessionId, append: &Append, known: &Known) -> Result<Reply
             .iter()
             .find(|record| record.id == draft.id)
             .expect("looked up by these ids");
-        let (kind, data) = draft.body.encode();
-        if held.session != session || held.kind != kind || held.data != data {
+        let (kind, version, data) = draft.body.encode();
+        if held.session != session
+            || (&held.kind, held.version) != (&kind, version)
+            || !stub::is_of(held, &data)
+        {
             return Err(Refused::EventConflict {
                 id: draft.id,
                 seq: held.seq,

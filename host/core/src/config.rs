@@ -29,6 +29,10 @@ pub struct Agent {
     pub steps: u32,
     /// Tokens for a session, in and out.
     pub tokens: Option<u64>,
+    /// Millionths of a US dollar for a session.
+    pub cost: Option<u64>,
+    /// Milliseconds for a turn, waits included.
+    pub time_ms: Option<u64>,
     /// Children that a session may spawn in all.
     pub max_children: u32,
     /// How deep a tree of sessions may grow; the root is at 0.
@@ -72,6 +76,8 @@ impl Default for Agent {
             options: None,
             steps: 64,
             tokens: None,
+            cost: None,
+            time_ms: None,
             max_children: 64,
             max_depth: 4,
             resume: crate::policy::Resume::default(),

@@ -1,23 +1,26 @@
 //! One question to a runner: what it is shown, and the judgement of what it answers. An answer that
-//! names what does not exist becomes an error here, before anything of it is recorded or begun.
+//! names what does not exist becomes an error here, before anything of it is recorded or begun. What is
+//! shown follows from the session, what is recorded as the [`Basis`] and the configuration, so that a
+//! recorded question can be asked again (see [`crate::rehearse`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::config::Agent;
+use crate::budget;
+use crate::config::{Agent, Config};
 use crate::event::{
     Basis, Event, EventBody, EventDraft, PluginRef, ProviderRef, StepStarted, ToolboxRef,
     TurnOutcome,
 };
 use crate::history::{Item, ModelRef};
 use crate::id::{EventId, Seq};
-use crate::model::{Effect, Range};
+use crate::model::{Effect, Range, ToolDefinition};
 use crate::node::Shared;
-use crate::overlay::Overlay;
+use crate::overlay::{InStore, Overlay, Stored};
 use crate::plugin::{
-    Action, AgentView, Budget, Child, Decision, Entry, Kind, ModelCall, PluginInfo, Plugins,
-    ProviderConfig, Segment, SpawnRefusal, State, Summary, Tool, ToolSet, ToolView, View,
+    Action, AgentView, Child, Compact, Decision, Entry, HistoryReader, Kind, ModelCall, PluginInfo,
+    Plugins, ProviderConfig, Segment, SpawnRefusal, State, Summary, Tool, ToolSet, ToolView, View,
 };
 use crate::project;
 use crate::tail::{Changes, Tail};
@@ -27,14 +30,23 @@ use crate::wait;
 /// Model calls that may fail in a row before the turn does.
 const FAILED_CALLS: u32 = 3;
 
+/// What every decision needs beside its session.
+#[derive(Clone)]
+pub(crate) struct Means {
+    pub(crate) plugins: Arc<dyn Plugins>,
+    /// As it is now.
+    pub(crate) config: Arc<Config>,
+    pub(crate) stored: Arc<dyn Stored>,
+}
+
 /// What a decision is made under.
-struct Basics {
-    agent: Agent,
-    runner: Arc<PluginInfo>,
-    model: ModelRef,
-    toolboxes: Vec<ToolboxRef>,
+pub(crate) struct Basics {
+    pub(crate) agent: Agent,
+    pub(crate) runner: Arc<PluginInfo>,
+    pub(crate) model: ModelRef,
+    pub(crate) toolboxes: Vec<ToolboxRef>,
     /// Tools with the toolbox that each is of.
-    tools: Vec<(ToolboxRef, Tool)>,
+    pub(crate) tools: Vec<(ToolboxRef, Tool)>,
 }
 
 /// Asks the runner of a session and judges its answer: the events to commit, the last of which is
@@ -49,21 +61,24 @@ pub(crate) async fn ask(
     fresh_items: Vec<Item>,
 ) -> Result<Vec<EventDraft>, String> {
     let asked = Instant::now();
-    let basics = basics(&shared, &tail).await?;
+    let means = Means {
+        plugins: Arc::clone(&shared.plugins),
+        config: shared.config.get(),
+        stored: Arc::new(InStore(Arc::clone(&shared.store))),
+    };
+    let basics = basics(&means, &tail).await?;
+    let mut basis = basis(&tail, &basics).ok_or("no turn is open")?;
+    basis.budget.time_ms = budget::time_left(&shared, &basics.agent, &tail).await?;
+    let view = view(&means, &tail, &basics, &basis, fresh_items.clone());
+    let decision = means.plugins.decide(&basics.runner.digest, view).await;
+    let decision = decision.map_err(|error| error.to_string())?;
+    judge(&means, &tail, &basics, fresh_items, decision, basis, asked).await
+}
+
+/// What the next decision is made on. `None` where no turn is open.
+pub(crate) fn basis(tail: &Tail, basics: &Basics) -> Option<Basis> {
     let session = &tail.session;
-    let turn = session.turn.as_ref().ok_or("no turn is open")?;
-    let shown = fresh_items.clone();
-    let history = Arc::new(Overlay::new(
-        Arc::clone(&shared.store),
-        session.id,
-        session.head,
-        fresh_items,
-    ));
-    let state = session
-        .state
-        .as_ref()
-        .filter(|(_, state)| accepts(&basics.runner, state));
-    let basis = Basis {
+    Some(Basis {
         now: session.updated_at,
         trigger: session.trigger.clone(),
         fresh: Range {
@@ -74,29 +89,38 @@ pub(crate) async fn ask(
             after: session.context_after,
             through: session.head,
         },
-        budget: Budget {
-            steps: turn.steps_left,
-            tokens: basics.agent.tokens.map(|most| {
-                most.saturating_sub(session.usage.input_tokens + session.usage.output_tokens)
-            }),
-            cost: None,
-            time_ms: None,
-        },
-        state_from: state.map(|(seq, _)| *seq),
-    };
-    let provider = shared
-        .config
-        .get()
-        .providers
-        .get(&basics.model.provider)
-        .cloned();
-    let view = View {
+        budget: budget::left(&basics.agent, tail, session.turn.as_ref()?),
+        state_from: state(tail, &basics.runner).map(|(seq, _)| *seq),
+    })
+}
+
+/// What a runner is shown, with `fresh_items` laid over what is stored.
+pub(crate) fn view(
+    means: &Means,
+    tail: &Tail,
+    basics: &Basics,
+    basis: &Basis,
+    fresh_items: Vec<Item>,
+) -> View {
+    let session = &tail.session;
+    let provider = means.config.providers.get(&basics.model.provider);
+    let known = provider.map(|provider| provider.models.as_slice());
+    let model_info = known
+        .unwrap_or_default()
+        .iter()
+        .find(|model| model.id == basics.model.model);
+    View {
         session: session.id,
         now: basis.now,
         trigger: basis.trigger.clone(),
         fresh: basis.fresh,
         context: basis.context,
-        history: Arc::clone(&history) as _,
+        history: Arc::new(Overlay::on(
+            Arc::clone(&means.stored),
+            session.id,
+            basis.context.through,
+            fresh_items,
+        )),
         open_calls: session
             .open_calls
             .iter()
@@ -106,12 +130,7 @@ pub(crate) async fn ask(
             name: session.agent.clone(),
             system_prompt: basics.agent.system_prompt.clone(),
             model: basics.model.clone(),
-            model_info: provider.and_then(|provider| {
-                provider
-                    .models
-                    .into_iter()
-                    .find(|model| model.id == basics.model.model)
-            }),
+            model_info: model_info.cloned(),
             options: basics.agent.options.clone(),
         },
         tools: basics
@@ -124,30 +143,53 @@ pub(crate) async fn ask(
             })
             .collect(),
         budget: basis.budget,
-        state: state.map(|(_, state)| state.clone()),
-    };
-    let decision = shared.plugins.decide(&basics.runner.digest, view).await;
-    let decision = decision.map_err(|error| error.to_string())?;
-    let judge = Judge {
-        shared: &shared,
-        tail: &tail,
-        basics: &basics,
-        shown,
-    };
+        state: state(tail, &basics.runner).map(|(_, state)| state.clone()),
+    }
+}
+
+/// Judges what a runner answered: the events to commit, as [`ask`] gives them. `shown` are the items
+/// that are to be committed with them.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) async fn judge(
+    means: &Means,
+    tail: &Tail,
+    basics: &Basics,
+    shown: Vec<Item>,
+    decision: Decision,
+    basis: Basis,
+    asked: Instant,
+) -> Result<Vec<EventDraft>, String> {
     let name = format!(
         "runner {} ({})",
         basics.agent.runner,
         short(&basics.runner.digest)
     );
+    let judge = Judge {
+        means,
+        tail,
+        basics,
+        shown,
+    };
     judge
         .judge(decision, basis, asked)
         .await
-        .map_err(|error| format!("{name} decided what cannot be done: {error}"))
+        .map_err(|error| format!("{name} {UNFIT}{error}"))
 }
+
+/// Stands between a runner's name and why its decision was refused.
+pub(crate) const UNFIT: &str = "decided what cannot be done: ";
 
 /// The beginning of a digest, for people.
 pub(crate) fn short(digest: &str) -> String {
     format!("sha256:{}", digest.get(..12).unwrap_or(digest))
+}
+
+/// What is stored for this runner, and with which step.
+pub(crate) fn state<'t>(tail: &'t Tail, runner: &PluginInfo) -> Option<&'t (Seq, State)> {
+    let stored = tail.session.state.as_ref();
+    stored.filter(|(_, state)| accepts(runner, state))
 }
 
 fn accepts(runner: &PluginInfo, state: &State) -> bool {
@@ -157,14 +199,13 @@ fn accepts(runner: &PluginInfo, state: &State) -> bool {
         })
 }
 
-async fn basics(shared: &Shared, tail: &Tail) -> Result<Basics, String> {
-    let config = shared.config.get();
+async fn basics(means: &Means, tail: &Tail) -> Result<Basics, String> {
     let name = &tail.session.agent;
-    let agent = config.agents.get(name).cloned();
+    let agent = means.config.agents.get(name).cloned();
     let agent = agent.ok_or_else(|| {
         format!("agent {name:?} is not configured; add it and send another prompt")
     })?;
-    let runner = find(&shared.plugins, Kind::Runner, &agent.runner).await?;
+    let runner = find(&means.plugins, Kind::Runner, &agent.runner).await?;
     let model = tail
         .session
         .model
@@ -173,13 +214,13 @@ async fn basics(shared: &Shared, tail: &Tail) -> Result<Basics, String> {
     let (mut toolboxes, mut tools) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();
     for toolbox in &agent.toolboxes {
-        let info = find(&shared.plugins, Kind::Toolbox, &toolbox.alias).await?;
+        let info = find(&means.plugins, Kind::Toolbox, &toolbox.alias).await?;
         let reference = ToolboxRef {
             alias: toolbox.alias.clone(),
             digest: info.digest.clone(),
             options: toolbox.options.clone(),
         };
-        for tool in tools_of(&shared.plugins, &reference).await? {
+        for tool in tools_of(&means.plugins, &reference).await? {
             if !names.insert(tool.definition.name.clone()) {
                 return Err(format!(
                     "agent {name:?} has two tools of the name {:?}; take one of their toolboxes away",
@@ -238,8 +279,56 @@ pub(crate) async fn tools_of(
     }
 }
 
+/// Puts an action into the one form in which it is recorded. A compaction ends where no call is parted
+/// from its result, and nothing is called for a summary, which is words.
+///
+/// # Errors
+/// The history could not be read.
+pub(crate) async fn settle_form(
+    action: &mut Action,
+    history: &dyn HistoryReader,
+    context: Range,
+) -> Result<(), String> {
+    let Action::Compact(Compact { through, summary }) = action else {
+        return Ok(());
+    };
+    let items = transcript::items(history, context).await?;
+    *through = transcript::settled_boundary(&items, *through);
+    if let Summary::Model(call) = summary {
+        call.tools = ToolSet::Only(Vec::new());
+        call.own_tools.clear();
+        call.hosted_tools.clear();
+    }
+    Ok(())
+}
+
+/// # Errors
+/// What is wrong with a tool that a runner offers.
+fn own_tools(tools: &[ToolDefinition]) -> Result<(), String> {
+    let mut names = HashSet::new();
+    for tool in tools {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !(1..=64).contains(&tool.name.len()) || !tool.name.bytes().all(plain) {
+            return Err(format!(
+                "the name of its own tool {:?} does not have 1 to 64 characters of A-Z, a-z, 0-9, _ and -",
+                tool.name
+            ));
+        }
+        if !names.insert(&tool.name) {
+            return Err(format!("its own tool {:?} stands twice", tool.name));
+        }
+        if let Err(cause) = serde_json::from_str::<serde_json::Value>(&tool.input_schema) {
+            return Err(format!(
+                "the input schema of its own tool {:?} is not JSON: {cause}",
+                tool.name
+            ));
+        }
+    }
+    Ok(())
+}
+
 struct Judge<'a> {
-    shared: &'a Shared,
+    means: &'a Means,
     tail: &'a Tail,
     basics: &'a Basics,
     /// Items that are to be committed with the decision.
@@ -275,8 +364,8 @@ impl Judge<'_> {
             });
         }
         self.lay_over(&events)?;
-        let history = Overlay::new(
-            Arc::clone(&self.shared.store),
+        let history = Overlay::on(
+            Arc::clone(&self.means.stored),
             session.id,
             session.head + events.len() as u64,
             self.shown.clone(),
@@ -304,17 +393,20 @@ impl Judge<'_> {
         if steps == 0 && !ends {
             return Err("the turn's allowance of steps is used up".into());
         }
-        match &mut started.action {
+        if let Some(budget) = budget::exceeded(&started.basis.budget, &started.action) {
+            return Err(budget.into());
+        }
+        settle_form(&mut started.action, &history, self.tail_context()).await?;
+        match &started.action {
             Action::Done | Action::Fail(_) => {}
             Action::CallModel(call) => {
-                let call = call.clone();
                 if !open.is_empty() {
                     return Err(format!(
                         "it asks a model while call {:?} has no answer",
                         open[0].1.id
                     ));
                 }
-                let (provider, once) = self.model_call(&history, &call, steps).await?;
+                let (provider, once) = self.model_call(&history, call, steps).await?;
                 (started.provider, started.hosted_once) = (Some(provider), once);
             }
             Action::CallTools(calls) => {
@@ -340,26 +432,17 @@ impl Judge<'_> {
                 }
             }
             Action::Compact(compact) => {
-                let items = transcript::items(&history, self.tail_context()).await?;
-                compact.through = transcript::settled_boundary(&items, compact.through);
                 if compact.through <= session.context_after {
                     return Err("there is nothing to compact before that place".into());
                 }
                 if let Summary::Model(call) = &compact.summary {
-                    let mut call = call.clone();
-                    // A summary is words; nothing is called for it.
-                    call.tools = ToolSet::Only(Vec::new());
-                    call.own_tools.clear();
-                    call.hosted_tools.clear();
-                    let (provider, _) = self.model_call(&history, &call, steps).await?;
-                    compact.summary = Summary::Model(call);
+                    let (provider, _) = self.model_call(&history, call, steps).await?;
                     started.provider = Some(provider);
                 }
             }
             Action::Wait(wait) => wait::check(session, &wait.until)?,
             Action::Spawn(children) => {
-                let children = children.clone();
-                started.spawn_refused = self.spawn(&children)?;
+                started.spawn_refused = self.spawn(children)?;
             }
         }
         started.decide_us = asked.elapsed().as_micros() as u64;
@@ -400,6 +483,7 @@ impl Judge<'_> {
                 execution: None,
                 recovery: None,
                 body: body.clone(),
+                compacted: None,
             };
             project::project(&mut tail, &event, &mut changes).map_err(|broken| broken.rule)?;
         }
@@ -413,7 +497,6 @@ impl Judge<'_> {
         if children.is_empty() {
             return Err("it spawns no child".into());
         }
-        let config = self.shared.config.get();
         let mut keys = HashSet::new();
         for child in children {
             if child.key.is_empty() || !keys.insert(&child.key) {
@@ -426,7 +509,7 @@ impl Judge<'_> {
                 return Err(format!("child {:?} gets no prompt", child.key));
             }
             let agent = child.agent.as_ref().unwrap_or(&session.agent);
-            if !config.agents.contains_key(agent) {
+            if !self.means.config.agents.contains_key(agent) {
                 return Err(format!(
                     "child {:?} is to be of agent {agent:?}, which is not configured",
                     child.key
@@ -466,18 +549,11 @@ impl Judge<'_> {
         if self.tail.session.failed_calls >= FAILED_CALLS {
             return Err(format!("{FAILED_CALLS} model calls in a row have failed"));
         }
-        let used = self.tail.session.usage.input_tokens + self.tail.session.usage.output_tokens;
-        if self.basics.agent.tokens.is_some_and(|most| used >= most) {
-            return Err(format!(
-                "the session's budget of tokens is used up ({used})"
-            ));
-        }
         let model = call.model.as_ref().unwrap_or(&self.basics.model);
-        let config = self.shared.config.get();
-        let provider = config.providers.get(&model.provider);
+        let provider = self.means.config.providers.get(&model.provider);
         let provider =
             provider.ok_or_else(|| format!("provider {:?} is not configured", model.provider))?;
-        let info = find(&self.shared.plugins, Kind::Provider, &provider.plugin).await?;
+        let info = find(&self.means.plugins, Kind::Provider, &provider.plugin).await?;
         if let ToolSet::Only(names) = &call.tools
             && let Some(unknown) = names.iter().find(|name| {
                 !self
@@ -500,6 +576,7 @@ impl Judge<'_> {
                 own.name
             ));
         }
+        own_tools(&call.own_tools)?;
         let mut once = false;
         for name in &call.hosted_tools {
             let hosted = info.hosted_tools.iter().find(|hosted| hosted.name == *name);
@@ -521,7 +598,7 @@ impl Judge<'_> {
         let segments = transcript::to_the_end(&call.transcript, self.tail.session.head, Seq::MAX);
         transcript::messages(history, &segments, &info.name).await?;
         let secrets = self
-            .shared
+            .means
             .plugins
             .secrets(&info.digest, &model.provider)
             .await;

@@ -63,6 +63,7 @@ pub(crate) fn fork(tail: Option<&Tail>, commit: &Commit, fork: &Fork) -> Result<
             execution: None,
             recovery: None,
             body,
+            compacted: None,
         };
         match &mut tail {
             None => tail = project::begin(&event),

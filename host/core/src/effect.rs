@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug};
 use uuid::Uuid;
 
+use crate::budget;
 use crate::coordinator::{Stop, backoff};
 use crate::decision::tools_of;
 use crate::event::{EventBody, Piece, ProviderRef, Timing, ToolboxRef};
@@ -27,7 +28,8 @@ use crate::model::{
 };
 use crate::overlay::Overlay;
 use crate::plugin::{
-    Action, CallError, CallRequest, Exchange, ModelEvent, Output, Progress, Summary, Tool,
+    Action, CallError, CallRequest, Exchange, Model, ModelEvent, Output, Price, Progress, Summary,
+    Tool,
 };
 use crate::project;
 use crate::recovery;
@@ -47,10 +49,17 @@ pub(crate) struct Effect<'e> {
     tools: Vec<(ToolboxRef, Tool)>,
     schemas: HashMap<String, Arc<jsonschema::Validator>>,
     running: JoinSet<(String, ToolResult, Timing)>,
+    /// Calls whose start is in no event, and which run or have run.
+    unwritten: Vec<String>,
     cancel: CancellationToken,
     began: Instant,
     first_ms: Option<u64>,
     usage: Option<Usage>,
+    price: Option<Price>,
+    /// When the turn's time is over.
+    deadline: Option<tokio::time::Instant>,
+    /// It was, and the effect is stopped because of it.
+    late: bool,
     /// How the answer ended, held back until the calls that run have their results.
     over: Option<Ending>,
 }
@@ -70,6 +79,12 @@ impl<'e> Effect<'e> {
                 .map_err(Halt::Failed)?;
             tools.extend(of.into_iter().map(|tool| (toolbox.clone(), tool)));
         }
+        let basis = &step.started.basis;
+        let deadline = basis.budget.time_ms.map(|left| {
+            let until = basis.now.saturating_add(left);
+            let left = until.saturating_sub(exec.shared.clock.wall());
+            tokio::time::Instant::now() + Duration::from_millis(left)
+        });
         Ok(Self {
             exec,
             step,
@@ -78,10 +93,14 @@ impl<'e> Effect<'e> {
             tools,
             schemas: HashMap::new(),
             running: JoinSet::new(),
+            unwritten: Vec::new(),
             cancel: CancellationToken::new(),
             began: Instant::now(),
             first_ms: None,
             usage: None,
+            price: None,
+            deadline,
+            late: false,
             over: None,
         })
     }
@@ -91,6 +110,9 @@ impl<'e> Effect<'e> {
         let outcome = self.go().await;
         if let Err(Halt::Stopped) = outcome {
             self.stop().await?;
+            if self.late && *self.exec.stop.borrow() == Stop::Go {
+                return Err(Halt::Failed(budget::OUT_OF_TIME.into()));
+            }
         }
         outcome
     }
@@ -135,8 +157,11 @@ impl<'e> Effect<'e> {
                 return self.end(Ending::Failed(failure)).await;
             }
         };
+        let plugins = Arc::clone(&self.exec.shared.plugins);
+        self.price = price_of(&self.exec.shared, &provider).await;
+        let rated = plugins.rated(&provider.digest, &provider.alias).await;
         loop {
-            self.wait_for_turn(&provider).await?;
+            self.wait_for_turn(&rated).await?;
             let mut attempt = Try::start(
                 Arc::clone(&self.exec.shared),
                 provider.clone(),
@@ -177,8 +202,10 @@ impl<'e> Effect<'e> {
                     .backoff
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                let known = backoff.entry(provider.alias.clone()).or_default();
-                *known = (*known).max(until);
+                for name in &rated {
+                    let known = backoff.entry(name.clone()).or_default();
+                    *known = (*known).max(until);
+                }
             }
             debug!(tries, ?wait, failure = %broken.failure.message, "the model call is retried");
             self.record(EventBody::RetryScheduled {
@@ -221,8 +248,8 @@ impl<'e> Effect<'e> {
             .map_err(|error| error.to_string())
     }
 
-    /// Waits until the provider's secret may be used again.
-    async fn wait_for_turn(&mut self, provider: &ProviderRef) -> Result<(), Halt> {
+    /// Waits until all of these may be used again.
+    async fn wait_for_turn(&mut self, rated: &[String]) -> Result<(), Halt> {
         loop {
             let shared = &self.exec.shared;
             let until = {
@@ -230,7 +257,8 @@ impl<'e> Effect<'e> {
                     .backoff
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                backoff.get(&provider.alias).copied().unwrap_or(0)
+                let until = rated.iter().filter_map(|name| backoff.get(name)).max();
+                until.copied().unwrap_or(0)
             };
             let now = shared.clock.monotonic();
             if until <= now {
@@ -242,9 +270,14 @@ impl<'e> Effect<'e> {
 
     async fn pause(&mut self, wait: Duration) -> Result<(), Halt> {
         let until = tokio::time::Instant::now() + wait;
+        let late = over(self.deadline);
         let stop = &mut self.exec.stop;
         tokio::select! {
             () = tokio::time::sleep_until(until) => Ok(()),
+            () = late => {
+                self.late = true;
+                Err(Halt::Stopped)
+            }
             _ = stop.wait_for(|stop| *stop > Stop::Drain) => Err(Halt::Stopped),
         }
     }
@@ -265,11 +298,16 @@ impl<'e> Effect<'e> {
                 None => std::future::pending().await,
             }
         };
+        let late = over(self.deadline);
         let next = {
             let stop = &mut self.exec.stop;
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop > Stop::Drain) => return Err(Halt::Stopped),
+                () = late => {
+                    self.late = true;
+                    return Err(Halt::Stopped);
+                }
                 Some(done) = self.running.join_next(), if !self.running.is_empty() => Next::Result(done),
                 () = flush => Next::Flush,
                 heard = heard, if listening => Next::Heard(heard),
@@ -483,6 +521,9 @@ impl<'e> Effect<'e> {
                 return Err(halt);
             }
         }
+        if tool.effect == Class::Pure {
+            self.unwritten.push(id.into());
+        }
         self.live(Live::Started {
             step: self.step.seq,
             call: id.into(),
@@ -646,7 +687,11 @@ impl<'e> Effect<'e> {
             first_ms: self.first_ms,
             total_ms: self.began.elapsed().as_millis() as u64,
         };
-        let (step, usage) = (self.step.seq, self.usage.take());
+        let usage = self
+            .usage
+            .take()
+            .map(|usage| budget::priced(usage, self.price));
+        let step = self.step.seq;
         self.record(EventBody::ModelEnded {
             step,
             ending,
@@ -685,6 +730,7 @@ impl<'e> Effect<'e> {
                     Some(Ok((_, result, timing))) => {
                         // A call that was cut off has the verdict of its class, not its own words.
                         let stopped = result.outcome == ToolOutcome::Interrupted
+                            && !self.late
                             && *self.exec.stop.borrow() != Stop::User;
                         if !stopped {
                             self.record(EventBody::CallSettled { step: self.step.seq, result, timing })?;
@@ -696,6 +742,17 @@ impl<'e> Effect<'e> {
             }
         }
         self.running.abort_all();
+        if self.late || *self.exec.stop.borrow() == Stop::User {
+            // The log does not say that these were started, and so would be told that they were not.
+            for id in std::mem::take(&mut self.unwritten) {
+                if let Some(call) = self.step.call(&id)
+                    && call.status == CallStatus::Ready
+                {
+                    let body = recovery::settled(&self.step, call, ToolOutcome::Interrupted);
+                    self.record(body)?;
+                }
+            }
+        }
         self.pour();
         Ok(())
     }
@@ -739,6 +796,29 @@ impl<'e> Effect<'e> {
     }
 }
 
+/// The operator's price of a model, else the one that its plugin knows.
+async fn price_of(shared: &crate::node::Shared, provider: &ProviderRef) -> Option<Price> {
+    let config = shared.config.get();
+    let configured = config.providers.get(&provider.alias);
+    let of = |models: &[Model]| {
+        let model = models.iter().find(|model| model.id == provider.model);
+        model.and_then(|model| model.price)
+    };
+    if let Some(price) = configured.and_then(|provider| of(&provider.models)) {
+        return Some(price);
+    }
+    let info = shared.plugins.info(&provider.digest).await.ok().flatten();
+    info.and_then(|info| of(&info.models))
+}
+
+/// Waits until a deadline; for ever where there is none.
+async fn over(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What an effect in progress waits for.
 enum Next {
     Result(Result<(String, ToolResult, Timing), tokio::task::JoinError>),
@@ -774,50 +854,8 @@ async fn worded(
     call: &ToolCall,
     answer: Result<Vec<Output>, CallError>,
 ) -> ToolResult {
-    let mut whole = None;
-    let (outcome, output) = match answer {
-        Ok(outputs) => {
-            let mut parts = Vec::new();
-            let mut failed = None;
-            for output in outputs {
-                match output {
-                    Output::Text(text) if text.len() <= shared.settings.tool_output_shown => {
-                        parts.push(Part::Text(text));
-                    }
-                    Output::Text(text) => {
-                        let mut cut = shared.settings.tool_output_shown;
-                        while !text.is_char_boundary(cut) {
-                            cut -= 1;
-                        }
-                        let note =
-                            format!("{}\n[{} of {} bytes shown]", &text[..cut], cut, text.len());
-                        parts.push(Part::Text(note));
-                        let media = NewMedia {
-                            media_type: "text/plain".into(),
-                            name: None,
-                            data: text.into_bytes(),
-                        };
-                        match keep_media(shared, media).await {
-                            Ok(media) => whole = Some(media),
-                            Err(cause) => failed = Some(cause),
-                        }
-                    }
-                    Output::Media(media) => match keep_media(shared, media).await {
-                        Ok(media) => parts.push(Part::Media(media)),
-                        Err(cause) => failed = Some(cause),
-                    },
-                }
-            }
-            match failed {
-                None => (ToolOutcome::Succeeded, parts),
-                Some(cause) => {
-                    parts.push(Part::Text(format!(
-                        "Part of the output could not be kept: {cause}"
-                    )));
-                    (ToolOutcome::Succeeded, parts)
-                }
-            }
-        }
+    let (outcome, outputs) = match answer {
+        Ok(outputs) => (ToolOutcome::Succeeded, outputs),
         Err(error) => {
             let outcome = match &error {
                 CallError::InvalidArguments(_) => ToolOutcome::InvalidArguments,
@@ -826,9 +864,40 @@ async fn worded(
                 CallError::Cancelled(_) => ToolOutcome::Interrupted,
                 CallError::Crashed(_) => ToolOutcome::Crashed,
             };
-            (outcome, vec![Part::Text(error.to_string())])
+            (outcome, vec![Output::Text(error.to_string())])
         }
     };
+    let (mut output, mut whole, mut failed) = (Vec::new(), None, None);
+    for piece in outputs {
+        match piece {
+            Output::Text(text) if text.len() <= shared.settings.tool_output_shown => {
+                output.push(Part::Text(text));
+            }
+            Output::Text(text) => {
+                let cut = text.floor_char_boundary(shared.settings.tool_output_shown);
+                let note = format!("{}\n[{} of {} bytes shown]", &text[..cut], cut, text.len());
+                output.push(Part::Text(note));
+                let media = NewMedia {
+                    media_type: "text/plain".into(),
+                    name: None,
+                    data: text.into_bytes(),
+                };
+                match keep_media(shared, media).await {
+                    Ok(media) => whole = Some(media),
+                    Err(cause) => failed = Some(cause),
+                }
+            }
+            Output::Media(media) => match keep_media(shared, media).await {
+                Ok(media) => output.push(Part::Media(media)),
+                Err(cause) => failed = Some(cause),
+            },
+        }
+    }
+    if let Some(cause) = failed {
+        output.push(Part::Text(format!(
+            "Part of the output could not be kept: {cause}"
+        )));
+    }
     ToolResult {
         call: call.id.clone(),
         tool: call.tool.clone(),

@@ -1,7 +1,9 @@
 //! What is logged: the event, its envelope and every type of body, with the version of its format.
 //!
-//! A released type keeps decoding for ever. A change of its shape is a new version, a type that this
-//! build does not know is skipped by readers and keeps the session from being run.
+//! A released type keeps decoding for ever. A change of its shape is a new version, and a version is a
+//! variant of its own, tagged `type/2`: its projector stands beside those of the older ones, which
+//! nobody touches. A type or version that this build does not know is skipped by readers and keeps the
+//! session from being run.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +32,8 @@ pub struct Event {
     /// The recovery that wrote it, if any. Such an event names no execution as its writer.
     pub recovery: Option<RecoveryId>,
     pub body: EventBody,
+    /// Of the data as they were written, where this is only their stub.
+    pub compacted: Option<Digest>,
 }
 
 /// An event as it is stored and serialised: its type, version and JSON data apart, so that what a
@@ -48,6 +52,9 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryId>,
     pub data: Value,
+    /// Of the data as they were written, where this is only their stub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacted: Option<Digest>,
 }
 
 /// This build cannot read an event.
@@ -510,28 +517,24 @@ pub struct StepRecovered {
 }
 
 impl EventBody {
-    /// Format version of this type.
-    #[must_use]
-    pub fn version(&self) -> u32 {
-        1
-    }
-
     /// Name of this type, `step.started` for example.
     #[must_use]
     pub fn kind(&self) -> String {
         self.encode().0
     }
 
-    /// Type and data apart.
+    /// Type, its format version, and data apart.
     #[must_use]
-    pub fn encode(&self) -> (String, Value) {
+    pub fn encode(&self) -> (String, u32, Value) {
         let Ok(Value::Object(mut object)) = serde_json::to_value(self) else {
             unreachable!("an event body serialises to an object")
         };
-        let Some(Value::String(kind)) = object.remove("type") else {
+        let Some(Value::String(tag)) = object.remove("type") else {
             unreachable!("an event body is tagged by its type")
         };
-        (kind, object.remove("data").unwrap_or(Value::Null))
+        let (kind, version) = untagged(&tag);
+        let kind = kind.to_owned();
+        (kind, version, object.remove("data").unwrap_or(Value::Null))
     }
 
     /// The execution that this event ends, if it is a terminal.
@@ -551,17 +554,18 @@ impl Event {
     /// The stored form.
     #[must_use]
     pub fn encode(&self) -> Record {
-        let (kind, data) = self.body.encode();
+        let (kind, version, data) = self.body.encode();
         Record {
             session: self.session,
             seq: self.seq,
             id: self.id,
             kind,
-            version: self.body.version(),
+            version,
             at: self.at,
             execution: self.execution,
             recovery: self.recovery,
             data,
+            compacted: self.compacted.clone(),
         }
     }
 }
@@ -581,7 +585,8 @@ impl Record {
         if !knows(&self.kind, self.version) {
             return Err(unknown());
         }
-        let tagged = serde_json::json!({ "type": self.kind, "data": self.data });
+        let tagged =
+            serde_json::json!({ "type": tag(&self.kind, self.version), "data": self.data });
         let body: EventBody =
             serde_json::from_value(tagged).map_err(|cause| DecodeError::Damaged {
                 seq: self.seq,
@@ -596,6 +601,7 @@ impl Record {
             execution: self.execution,
             recovery: self.recovery,
             body,
+            compacted: self.compacted.clone(),
         })
     }
 
@@ -609,7 +615,24 @@ impl Record {
 /// Whether this build can read events of this type and version.
 #[must_use]
 pub fn knows(kind: &str, version: u32) -> bool {
-    version == 1 && KINDS.contains(&kind)
+    let mut known = KINDS.iter().map(|tag| untagged(tag));
+    known.any(|known| known == (kind, version))
+}
+
+/// The tag of the variant that holds this version of a type.
+fn tag(kind: &str, version: u32) -> String {
+    match version {
+        1 => kind.to_owned(),
+        _ => format!("{kind}/{version}"),
+    }
+}
+
+/// The type and version that a tag stands for.
+fn untagged(tag: &str) -> (&str, u32) {
+    let later = tag
+        .split_once('/')
+        .and_then(|(kind, version)| Some((kind, version.parse().ok()?)));
+    later.unwrap_or((tag, 1))
 }
 
 /// An event that this build does not know, in words for people.
@@ -618,7 +641,7 @@ pub fn foreign(seq: Seq, kind: &str, version: u32) -> String {
     format!("event {seq} of type {kind:?} version {version}")
 }
 
-/// Every type that this build knows.
+/// Every type that this build knows; its later versions stand beside it as `type/2`.
 pub const KINDS: &[&str] = &[
     "session.created",
     "session.configured",
@@ -671,5 +694,30 @@ pub fn author_of(step: &StepStarted) -> Author {
             model: provider.model.clone(),
         }),
         None => Author::Runner(step.runner.name.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KINDS, knows, tag, untagged};
+
+    #[test]
+    fn every_version_of_a_type_has_a_tag_of_its_own() {
+        for (kind, version, tagged) in [
+            ("step.started", 1, "step.started"),
+            ("step.started", 2, "step.started/2"),
+            ("step.started", 11, "step.started/11"),
+        ] {
+            assert_eq!(tag(kind, version), tagged);
+            assert_eq!(untagged(tagged), (kind, version));
+        }
+        for known in KINDS {
+            let (kind, version) = untagged(known);
+            assert!(knows(kind, version), "{known}");
+            assert!(!knows(kind, 99), "{known}");
+            assert!(!knows(kind, 0), "{known}");
+        }
+        assert!(!knows("step.started/1", 1));
+        assert!(!knows("step", 1));
     }
 }

@@ -108,12 +108,22 @@ async fn answer(
 ) -> Result<(), Broken> {
     match exchange {
         Exchange::Local(events) => {
+            // An event that ends the answer waits for the one behind it: there must be none.
+            let mut ended: Option<ModelEvent> = None;
             for local in events {
+                if let Some(ended) = &ended {
+                    return Err(gone_on(ended, &local.event));
+                }
                 if local.after_ms > 0 {
                     tokio::time::sleep(Duration::from_millis(u64::from(local.after_ms))).await;
                 }
-                give(sink, vec![local.event]).await;
+                if ends(&local.event) {
+                    ended = Some(local.event);
+                } else {
+                    give(sink, vec![local.event]).await?;
+                }
             }
+            give(sink, ended.into_iter().collect()).await?;
             Ok(())
         }
         Exchange::Http { request, memo } => {
@@ -169,13 +179,13 @@ async fn decode(
         match next(shared, answer).await? {
             Some(bytes) => {
                 let events = decoder.feed(bytes).await.map_err(guest)?;
-                if give(sink, events).await {
+                if give(sink, events).await? {
                     return Ok(());
                 }
             }
             None => {
                 let events = decoder.finish().await.map_err(guest)?;
-                if give(sink, events).await {
+                if give(sink, events).await? {
                     return Ok(());
                 }
                 return Err(Broken::new(
@@ -198,16 +208,38 @@ async fn next(shared: &Shared, answer: &mut HttpAnswer) -> Result<Option<Vec<u8>
     }
 }
 
-/// Passes events on. True once one of them ended the answer.
-async fn give(sink: &Sink, events: Vec<ModelEvent>) -> bool {
-    let mut over = false;
-    for event in events {
-        over |= matches!(event, ModelEvent::Finished(_) | ModelEvent::Failed(_));
-        if sink.send(Heard::Event(event)).await.is_err() {
-            return true;
+/// Passes events on. True once one of them ended the answer, or nobody listens any more. One that
+/// ends it is passed on only if nothing stands behind it: a clean end is recorded once it is heard of.
+async fn give(sink: &Sink, events: Vec<ModelEvent>) -> Result<bool, Broken> {
+    let mut events = events.into_iter().peekable();
+    while let Some(event) = events.next() {
+        let over = ends(&event);
+        if over && let Some(next) = events.peek() {
+            return Err(gone_on(&event, next));
+        }
+        if sink.send(Heard::Event(event)).await.is_err() || over {
+            return Ok(true);
         }
     }
-    over
+    Ok(false)
+}
+
+fn ends(event: &ModelEvent) -> bool {
+    matches!(event, ModelEvent::Finished(_) | ModelEvent::Failed(_))
+}
+
+/// What is wrong with an answer that does not stop at its end.
+fn gone_on(end: &ModelEvent, next: &ModelEvent) -> Broken {
+    let rule = match (end, next) {
+        (ModelEvent::Finished(_), ModelEvent::Finished(_)) => "the answer finished twice",
+        (ModelEvent::Finished(_), ModelEvent::Failed(_)) => "the answer failed after its finish",
+        (ModelEvent::Finished(_), _) => "the answer went on after its finish",
+        _ => "the answer went on after its failure",
+    };
+    Broken {
+        retry: false,
+        ..Broken::new(FailureClass::Protocol, rule)
+    }
 }
 
 /// What an error answer means.

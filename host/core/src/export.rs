@@ -1,10 +1,13 @@
 //! A session as lines of JSON, and the way back: a header that names the session and its origin, its
 //! events as they are logged, the bytes that they refer to, and an end with the counts, so that a file
-//! that was cut off is known as such. Nothing is left out and nothing has to be taken out: secrets are
+//! that was cut off is known as such. Where old bodies were compacted, the rows that hold their text
+//! stand before the events. Nothing is left out and nothing has to be taken out: secrets are
 //! put in at egress and redacted from answers, so the log holds their names alone.
 //!
 //! ```text
 //! {"mainstay_export":1,"session":…,"origin":…,"head":2,"events":2}
+//! {"text":{"item":{…},"n":0}}
+//! {"text":{"input":{…}}}
 //! {"session":…,"seq":1,"id":…,"type":"session.created","version":1,"at":…,"data":{…}}
 //! {"session":…,"seq":2,…}
 //! {"blob":"<SHA-256>","base64":"…"}
@@ -22,10 +25,13 @@ use serde_json::Value;
 
 use crate::commit::{Commit, Refused, Reply, Write};
 use crate::event::Record;
+use crate::history::Item;
 use crate::id::{self, Digest, Millis, Seq, SessionId};
 use crate::node::Node;
-use crate::port::{Store, StoreError};
+use crate::port::{Dump, Store, StoreError};
+use crate::rebuild::Rows;
 use crate::replay::{Replay, ReplayError, Replayed};
+use crate::tail::Input;
 
 /// The format that this build writes, and the only one that it reads.
 pub const FORMAT: u64 = 1;
@@ -45,6 +51,25 @@ struct Header {
     events: u64,
 }
 
+/// A row that holds the text of stubs.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    text: Row,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    /// With its position among those that the same event began.
+    Item {
+        item: Item,
+        n: u32,
+    },
+    Input {
+        input: Input,
+    },
+}
+
 /// Bytes that events refer to.
 #[derive(Serialize, Deserialize)]
 struct Blob {
@@ -60,12 +85,21 @@ struct End {
     events: u64,
     /// Lines of blobs.
     blobs: u64,
+    /// Lines of texts.
+    #[serde(default, skip_serializing_if = "is_none")]
+    texts: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The lines of a session's export, without line breaks, as far as its log goes now. `origin` is this
 /// store's name; an import that is not adopted keeps the name of the store that it belongs to.
 ///
-/// Reads page by page, and one blob at a time.
+/// Reads page by page, and one blob at a time. Where bodies were compacted, the session's rows are held
+/// in memory.
 ///
 /// # Errors
 /// [`Refused::NotFound`], first or, where the session is deleted meanwhile, later. The stream ends with
@@ -85,6 +119,8 @@ pub fn export(
         stage: Stage::Header,
         head: 0,
         events: 0,
+        texts: VecDeque::new(),
+        texts_told: 0,
         page: VecDeque::new(),
         digests: BTreeSet::new(),
         blobs: 0,
@@ -102,6 +138,9 @@ struct Writer {
     head: Seq,
     /// Written so far, which is also the last seq of them.
     events: u64,
+    texts: VecDeque<Text>,
+    /// Of them, those that are written.
+    texts_told: u64,
     page: VecDeque<Record>,
     digests: BTreeSet<Digest>,
     blobs: u64,
@@ -109,6 +148,7 @@ struct Writer {
 
 enum Stage {
     Header,
+    Texts,
     Events,
     Blobs,
     Over,
@@ -120,7 +160,10 @@ impl Writer {
         if matches!(self.stage, Stage::Header) {
             let tail = self.store.tail(self.session).await?.ok_or_else(gone)?;
             self.head = tail.session.head;
-            self.stage = Stage::Events;
+            self.stage = Stage::Texts;
+            if tail.session.compacted_through > 0 {
+                self.texts = texts(self.store.dump(self.session).await?);
+            }
             let origin = tail.session.imported().unwrap_or(&self.origin);
             return Ok(Some(json(&Header {
                 mainstay_export: FORMAT,
@@ -129,6 +172,13 @@ impl Writer {
                 head: self.head,
                 events: self.head,
             })));
+        }
+        if matches!(self.stage, Stage::Texts) {
+            if let Some(text) = self.texts.pop_front() {
+                self.texts_told += 1;
+                return Ok(Some(json(&text)));
+            }
+            self.stage = Stage::Events;
         }
         if matches!(self.stage, Stage::Events) {
             if self.page.is_empty() && self.events < self.head {
@@ -160,10 +210,23 @@ impl Writer {
                 end: true,
                 events: self.events,
                 blobs: self.blobs,
+                texts: self.texts_told,
             })));
         }
         Ok(None)
     }
+}
+
+/// The rows that may hold the text of a stub.
+fn texts(dump: Dump) -> VecDeque<Text> {
+    let rows = Rows::from(dump);
+    let items = rows.items.into_iter();
+    let inputs = rows.inputs.into_iter();
+    items
+        .map(|((_, n), item)| Row::Item { item, n })
+        .chain(inputs.map(|(_, input)| Row::Input { input }))
+        .map(|text| Text { text })
+        .collect()
 }
 
 fn json(line: &impl Serialize) -> String {
@@ -200,8 +263,11 @@ pub struct Importer {
     header: Option<Header>,
     /// Events that were read and not taken yet, with their lines.
     page: Vec<(u64, Record)>,
+    /// Rows that hold the text of stubs.
+    texts: Arc<Rows>,
     events: u64,
     blobs: u64,
+    text_lines: u64,
     ended: bool,
     so_far: Imported,
 }
@@ -300,15 +366,17 @@ pub enum ImportError {
         found: Digest,
     },
     #[error(
-        "line {line} says that the file holds {events} events and {blobs} blobs, and it holds \
-         {found_events} and {found_blobs}; export the session again"
+        "line {line} says that the file holds {events} events, {blobs} blobs and {texts} texts, and it \
+         holds {found_events}, {found_blobs} and {found_texts}; export the session again"
     )]
     Miscounted {
         line: u64,
         events: u64,
         blobs: u64,
+        texts: u64,
         found_events: u64,
         found_blobs: u64,
+        found_texts: u64,
     },
     #[error("line {line} stands behind the end of the export")]
     BehindTheEnd { line: u64 },
@@ -327,6 +395,7 @@ pub enum ImportError {
 enum Line {
     Header(Header),
     Event(Record),
+    Text(Row),
     Blob {
         name: Digest,
         bytes: Option<Vec<u8>>,
@@ -356,8 +425,10 @@ impl Importer {
             line: 0,
             header: None,
             page: Vec::new(),
+            texts: Arc::default(),
             events: 0,
             blobs: 0,
+            text_lines: 0,
             ended: false,
             so_far: Imported::default(),
         }
@@ -392,6 +463,15 @@ impl Importer {
                     return Ok(());
                 }
                 self.flush().await
+            }
+            Ok(Line::Text(row)) => {
+                self.text_lines += 1;
+                let texts = Arc::make_mut(&mut self.texts);
+                match row {
+                    Row::Item { item, n } => drop(texts.items.insert((item.seq, n), item)),
+                    Row::Input { input } => drop(texts.inputs.insert(input.seq, input)),
+                }
+                Ok(())
             }
             Ok(Line::Blob { name, bytes }) => {
                 self.flush().await?;
@@ -447,16 +527,29 @@ impl Importer {
             let Blob { blob, base64 } = serde_json::from_value(value).map_err(malformed)?;
             return self.check(blob, base64);
         }
+        if value.get("text").is_some() {
+            return serde_json::from_value(value)
+                .map(|Text { text }| Line::Text(text))
+                .map_err(malformed);
+        }
         if value.get("end").is_some() {
-            let End { events, blobs, .. } = serde_json::from_value(value).map_err(malformed)?;
+            let End {
+                events,
+                blobs,
+                texts,
+                ..
+            } = serde_json::from_value(value).map_err(malformed)?;
             let said = self.header.as_ref().map_or(0, |header| header.events);
-            if (events, blobs) != (self.events, self.blobs) || events != said {
+            let found = (self.events, self.blobs, self.text_lines);
+            if (events, blobs, texts) != found || events != said {
                 return Err(ImportError::Miscounted {
                     line,
                     events: events.max(said),
                     blobs,
+                    texts,
                     found_events: self.events,
                     found_blobs: self.blobs,
+                    found_texts: self.text_lines,
                 });
             }
             return Ok(Line::End);
@@ -520,6 +613,7 @@ impl Importer {
             origin: header.origin.clone(),
             strict: self.strict,
             records,
+            texts: Arc::clone(&self.texts),
         };
         let refusal = |taken: u64, cause| Refusal {
             line: lines.get(taken as usize).copied().unwrap_or(self.line),

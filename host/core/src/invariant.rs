@@ -13,6 +13,7 @@ use crate::id::{ExecutionId, InputId, Seq};
 use crate::model::Effect;
 use crate::plugin::Action;
 use crate::rebuild::{Rebuild, Rows};
+use crate::stub;
 use crate::tail::{CallStatus, Input, InputStatus, Session};
 
 /// Findings of one invariant in one session that are told; more are counted.
@@ -549,7 +550,7 @@ impl Check {
             let what = "it has no row here, and rows in other tables";
             return self.broken(Invariant::RowsFollowFromLog, place, what);
         };
-        let Some(rebuilt) = self.rebuild.take() else {
+        let Some(mut rebuilt) = self.rebuild.take() else {
             let what = "the session has a row and no log";
             return self.broken(
                 Invariant::RowsFollowFromLog,
@@ -557,11 +558,15 @@ impl Check {
                 what,
             );
         };
+        if session.compacted_through > 0 {
+            stub::fill(&mut rebuilt.rows, &stored.rows);
+        }
         let found = &mut self.findings;
         // Where it was imported from, and what this build cannot read of it, is in no event.
         let rebuilt_session = Session {
             origin: session.origin.clone(),
             foreign: session.foreign.clone(),
+            compacted_through: session.compacted_through,
             ..rebuilt.tail.session.clone()
         };
         compare(

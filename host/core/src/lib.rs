@@ -6,6 +6,7 @@
 //! crash left. The ports follow, and the two that drive them: `turn` runs one execution and
 //! `coordinator` decides when one runs.
 
+mod budget;
 pub mod bytes64;
 pub mod claim;
 pub mod commit;
@@ -32,7 +33,9 @@ pub mod port;
 pub mod project;
 pub mod rebuild;
 pub mod recovery;
+pub mod rehearse;
 pub mod replay;
+pub mod stub;
 pub mod tail;
 pub mod transcript;
 mod turn;

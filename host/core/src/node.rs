@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) owner: OwnerId,
     pub(crate) hub: Hub,
     pub(crate) owing: Owing,
-    /// When a secret may be used again, by provider alias: one rate limit is everyone's.
+    /// When a secret may be used again, by what [`Plugins::rated`] calls it: one rate limit is everyone's.
     pub(crate) backoff: std::sync::Mutex<std::collections::HashMap<String, crate::id::Millis>>,
 }
 

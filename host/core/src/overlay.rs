@@ -12,9 +12,50 @@ use crate::model::Range;
 use crate::plugin::HistoryReader;
 use crate::port::Store;
 
+/// Where an overlay finds what lies below it.
+#[async_trait]
+pub trait Stored: Send + Sync {
+    /// As [`Store::items`].
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, BoxError>;
+    /// As [`Store::measure`].
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, BoxError>;
+    /// As [`Store::blob`].
+    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError>;
+}
+
+/// What a store holds now.
+pub struct InStore(pub Arc<dyn Store>);
+
+#[async_trait]
+impl Stored for InStore {
+    async fn items(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, BoxError> {
+        Ok(self.0.items(session, range, order, limit).await?)
+    }
+
+    async fn measure(&self, session: SessionId, range: Range) -> Result<Size, BoxError> {
+        Ok(self.0.measure(session, range).await?)
+    }
+
+    async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {
+        Ok(self.0.blob(digest).await?)
+    }
+}
+
 /// Items of one session up to a fixed seq.
 pub struct Overlay {
-    store: Arc<dyn Store>,
+    stored: Arc<dyn Stored>,
     session: SessionId,
     /// Nothing behind this seq is shown.
     through: Seq,
@@ -28,15 +69,21 @@ const PAGE_BYTES: u64 = 256 * 1024;
 impl Overlay {
     /// The history of `session` through `through`, with `items` that the store does not have yet.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn Store>,
+    pub fn new(store: Arc<dyn Store>, session: SessionId, through: Seq, items: Vec<Item>) -> Self {
+        Self::on(Arc::new(InStore(store)), session, through, items)
+    }
+
+    /// As [`Self::new`], over something else than a store.
+    #[must_use]
+    pub fn on(
+        stored: Arc<dyn Stored>,
         session: SessionId,
         through: Seq,
         mut items: Vec<Item>,
     ) -> Self {
         items.sort_by_key(|item| item.seq);
         Self {
-            store,
+            stored,
             session,
             through,
             items,
@@ -71,7 +118,7 @@ impl HistoryReader for Overlay {
             return Ok((Vec::new(), false));
         }
         let mut items = self
-            .store
+            .stored
             .items(self.session, range, order, limit + 1)
             .await?;
         items.retain(|item| self.items.iter().all(|over| over.seq != item.seq));
@@ -95,7 +142,7 @@ impl HistoryReader for Overlay {
 
     async fn measure(&self, range: Range) -> Result<Size, BoxError> {
         let range = self.clamp(range);
-        let mut size = self.store.measure(self.session, range).await?;
+        let mut size = self.stored.measure(self.session, range).await?;
         for item in self.over(range) {
             size.items += 1;
             size.bytes += item.text_bytes();
@@ -110,7 +157,7 @@ impl HistoryReader for Overlay {
         length: u32,
     ) -> Result<Option<Vec<u8>>, BoxError> {
         const MOST: usize = 1024 * 1024;
-        let Some(bytes) = self.store.blob(digest).await? else {
+        let Some(bytes) = self.stored.blob(digest).await? else {
             return Ok(None);
         };
         let start = usize::try_from(offset)

@@ -689,6 +689,14 @@ pub trait Plugins: Send + Sync + 'static {
     /// component, bound by the operator, and set.
     async fn secrets(&self, digest: &str, alias: &str) -> Vec<String>;
 
+    /// What a rate limit of the provider configured under `alias` counts for: a name for each secret
+    /// that it may use, the same wherever the same value is used, and never the value. Where it uses
+    /// none, the alias.
+    async fn rated(&self, digest: &str, alias: &str) -> Vec<String> {
+        let _ = digest;
+        vec![alias.to_owned()]
+    }
+
     /// Sends a request of the provider that is configured under `alias`: grants checked, secrets put
     /// in, redirects not followed beyond the grants. The answer of any status.
     async fn send(

@@ -69,6 +69,7 @@ pub fn begin(event: &Event) -> Option<Tail> {
             revert: None,
             forked: created.forked,
             foreign: None,
+            compacted_through: 0,
         },
         claim: None,
         step: None,

@@ -23,6 +23,21 @@ pub struct Rows {
     pub executions: BTreeMap<ExecutionId, Execution>,
 }
 
+impl From<Dump> for Rows {
+    fn from(dump: Dump) -> Self {
+        let mut rows = Self::default();
+        rows.take(Changes {
+            items: dump.items,
+            inputs: dump.inputs,
+            steps: dump.steps,
+            calls: dump.calls,
+            executions: dump.executions,
+            drop_items_after: None,
+        });
+        rows
+    }
+}
+
 impl Rows {
     /// Merges what one commit, or one event, changed.
     pub fn take(&mut self, changes: Changes) {
@@ -111,11 +126,38 @@ impl Rebuild {
     }
 }
 
+/// Everything of a session, from its log and, where that has stubs, the rows that have their text.
+///
+/// # Errors
+/// The first event that cannot be read or cannot stand where it does.
+pub fn rebuild_beside(held: &Dump) -> Result<Dump, String> {
+    let mut made = replay(&held.events)?;
+    let session = held.session.as_ref();
+    let through = session.map_or(0, |session| session.compacted_through);
+    if let Some(made) = &mut made {
+        if through > 0 {
+            crate::stub::fill(&mut made.rows, &held.clone().into());
+        }
+        made.tail.session.compacted_through = through;
+    }
+    Ok(dump(made, &held.events))
+}
+
 /// Everything of a session, from its log.
 ///
 /// # Errors
 /// The first event that cannot be read or cannot stand where it does.
 pub fn rebuild(records: &[Record]) -> Result<Dump, String> {
+    Ok(dump(replay(records)?, records))
+}
+
+fn dump(made: Option<Rebuild>, records: &[Record]) -> Dump {
+    let mut dump = made.map(Rebuild::into_dump).unwrap_or_default();
+    dump.events = records.to_vec();
+    dump
+}
+
+fn replay(records: &[Record]) -> Result<Option<Rebuild>, String> {
     let mut made: Option<Rebuild> = None;
     for record in records {
         let event = record.decode().map_err(|error| error.to_string())?;
@@ -127,7 +169,5 @@ pub fn rebuild(records: &[Record]) -> Result<Dump, String> {
             Some(made) => made.take(&event).map_err(|error| error.to_string())?,
         }
     }
-    let mut dump = made.map(Rebuild::into_dump).unwrap_or_default();
-    dump.events = records.to_vec();
-    Ok(dump)
+    Ok(made)
 }

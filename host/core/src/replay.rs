@@ -2,6 +2,8 @@
 //! or executions. What comes is judged record by record; the valid prefix stays and the answer says
 //! how far it got, so that an import that broke off goes on where it stopped.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -9,6 +11,8 @@ use crate::commit::{Applied, Known, Refused, Reply};
 use crate::event::{DecodeError, Event, EventBody, Record};
 use crate::id::{EventId, InputId, Seq, SessionId};
 use crate::project::{self, RuleBroken};
+use crate::rebuild::Rows;
+use crate::stub;
 use crate::tail::{Changes, Origin, Tail};
 
 /// Events of one session of another store, in the order of their seqs.
@@ -19,6 +23,8 @@ pub struct Replay {
     /// A session of another origin is refused; where not strict, it is skipped.
     pub strict: bool,
     pub records: Vec<Record>,
+    /// Rows that hold the text of records that are stubs.
+    pub texts: Arc<Rows>,
 }
 
 /// How far an import got.
@@ -209,6 +215,10 @@ fn take(
             let (mut after, mut more) = (before.clone(), Changes::default());
             project::project(&mut after, &event, &mut more)
                 .map_err(|RuleBroken { rule, .. }| invalid(&rule))?;
+            stub::fill_changes(&mut more, &replay.texts);
+            if record.compacted.is_some() {
+                after.session.compacted_through = seq;
+            }
             // Its origin adopted it from another: that does not make it this store's own.
             after.session.origin = before.session.origin.take();
             *before = after;
@@ -221,8 +231,22 @@ fn take(
 /// Whether a record is the held one, which was written as this build words it.
 fn is_same(held: &Record, record: &Record) -> bool {
     held == record
+        || is_stub_of(held, record)
+        || is_stub_of(record, held)
         || (says_all(&held.data, &record.data)
             && record.decode().is_ok_and(|event| event.encode() == *held))
+}
+
+/// Whether one is what a compaction has made of the other.
+fn is_stub_of(stub: &Record, whole: &Record) -> bool {
+    stub.compacted.is_some()
+        && stub::is_of(stub, &whole.data)
+        && *stub
+            == Record {
+                data: stub.data.clone(),
+                compacted: stub.compacted.clone(),
+                ..whole.clone()
+            }
 }
 
 /// Whether everything that `old` says stands in `new`. What is empty may be left out.

@@ -117,6 +117,14 @@ pub struct Session {
     /// An event type or version that this build does not know stands in the log.
     #[serde(default)]
     pub foreign: Option<String>,
+    /// Events through this seq are stubs, or had nothing to lose.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub compacted_through: Seq,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(seq: &Seq) -> bool {
+    *seq == 0
 }
 
 /// Where an imported session comes from.
@@ -149,8 +157,11 @@ pub struct Totals {
 
 impl Totals {
     pub(crate) fn add(&mut self, usage: &Usage) {
-        self.input_tokens += u64::from(usage.input_tokens.unwrap_or(0));
-        self.output_tokens += u64::from(usage.output_tokens.unwrap_or(0));
+        let count = |tokens: Option<u32>| u64::from(tokens.unwrap_or(0));
+        self.input_tokens = self.input_tokens.saturating_add(count(usage.input_tokens));
+        self.output_tokens = self
+            .output_tokens
+            .saturating_add(count(usage.output_tokens));
         self.cost = self.cost.saturating_add(usage.cost.unwrap_or(0));
     }
 }

@@ -427,6 +427,7 @@ impl Execution {
                 execution: Some(self.fence.execution),
                 recovery: None,
                 body: draft.body.clone(),
+                compacted: None,
             };
             project::project(&mut tail, &event, &mut changes)
                 .map_err(|broken| Halt::Failed(broken.to_string()))?;

@@ -12,24 +12,33 @@ pub(crate) const TICK: Duration = Duration::from_millis(10);
 pub(crate) const MEMORY_BYTES_MAX: usize = 256 << 20;
 /// No table of a guest can be greater.
 pub(crate) const TABLE_ELEMENTS_MAX: usize = 100_000;
-/// What language runtimes (Python's, say) need of the parts of one component.
+/// Of each slot's memory and table, what stays mapped between two instances.
+const KEPT_BYTES: usize = 64 << 10;
+/// Memories of one component, and tables.
 pub(crate) const PARTS_MAX: u32 = 32;
+/// Core instances of one component. A language's runtime brings its libraries as modules of their own:
+/// Python's takes 38.
+pub(crate) const CORE_INSTANCES_MAX: u32 = 64;
 
 /// Makes the engine and the thread that ticks for it. The thread ends with the engine.
 pub(crate) fn engine(instances: u32) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
-        .total_core_instances(instances.saturating_mul(8).max(PARTS_MAX))
+        // A count and no memory: never the reason that there is no room.
+        .total_core_instances(instances.saturating_mul(CORE_INSTANCES_MAX))
         .total_memories(instances.saturating_mul(2).max(PARTS_MAX))
         .total_tables(instances.saturating_mul(2).max(PARTS_MAX))
         .total_stacks(instances)
-        .max_core_instances_per_component(PARTS_MAX)
+        .max_core_instances_per_component(CORE_INSTANCES_MAX)
         .max_memories_per_component(PARTS_MAX)
         .max_tables_per_component(PARTS_MAX)
         .max_component_instance_size(4 << 20)
         .max_core_instance_size(4 << 20)
         .max_memory_size(MEMORY_BYTES_MAX)
-        .table_elements(TABLE_ELEMENTS_MAX);
+        .table_elements(TABLE_ELEMENTS_MAX)
+        // A small guest's memory is wiped by hand: cheaper than having the kernel map it anew.
+        .linear_memory_keep_resident(KEPT_BYTES)
+        .table_keep_resident(KEPT_BYTES);
 
     let mut config = Config::new();
     config

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use mainstay_core::plugin::{CallError, GuestError, Kind, PluginInfo};
 use tokio::sync::OwnedSemaphorePermit;
-use wasmtime::component::{InstancePre, Resource};
+use wasmtime::component::{InstancePre, Resource, ResourceTableError};
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 
 use crate::bindings::v0_1_0::{provider, runner, toolbox};
-use crate::host::Guest;
 use crate::host::history::{History, Unreadable};
+use crate::host::{Guest, HANDLES_MAX};
 use crate::limits::Breach;
 
 /// A plugin in messages: `runner loop@sha256:0123456789ab`.
@@ -234,6 +234,12 @@ impl Instance {
                     words.unwrap_or_default()
                 ),
             };
+        }
+        if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
+            return self.breach(
+                function,
+                &Breach::new(format_args!("handle limit of {HANDLES_MAX}")),
+            );
         }
         let text = format!("{error:#}");
         if error

@@ -19,4 +19,4 @@ pub mod runtime;
 
 pub use cache::Swept;
 pub use registry::{ComponentSource, MemorySource};
-pub use runtime::{Runtime, RuntimeConfig};
+pub use runtime::{ReusedRunner, Runtime, RuntimeConfig};

@@ -28,7 +28,7 @@ pub struct Use {
     pub tables: usize,
     /// At most 32.
     pub memories: usize,
-    /// Core instances. At most 32.
+    /// Core instances. At most 64.
     pub instances: usize,
     /// Time in which its code runs, per call, to the hundredth of a second.
     pub cpu: Duration,
@@ -43,7 +43,7 @@ impl Use {
             table_elements: engine::TABLE_ELEMENTS_MAX,
             tables: engine::PARTS_MAX as usize,
             memories: engine::PARTS_MAX as usize,
-            instances: engine::PARTS_MAX as usize,
+            instances: engine::CORE_INSTANCES_MAX as usize,
             cpu: Duration::from_secs(cpu_s),
             wall: Duration::from_secs(wall_s),
         }

@@ -29,8 +29,12 @@ use crate::host::history::History;
 use crate::host::{Guest, link, wasi};
 use crate::inspect;
 use crate::instance::{Fault, FaultKind, Function, Instance, Label, Linked};
-use crate::limits::{Breach, Limits, Use};
+use crate::limits::{Breach, Limits, RunnerLimits, Use};
 use crate::registry::ComponentSource;
+
+mod reused;
+
+pub use reused::ReusedRunner;
 
 /// How a runtime is set up.
 #[derive(Clone, Debug)]
@@ -556,28 +560,7 @@ impl Plugins for Runtime {
                     .await
             })
             .await?;
-        let decision: Decision = match answer {
-            Ok(decision) => decision.into(),
-            Err(steps::DecideError::State(text)) => {
-                return Err(instance.refused("decide", format_args!("its state: {}", cut(&text))));
-            }
-            Err(steps::DecideError::Options(text)) => {
-                return Err(instance.refused("decide", format_args!("its options: {}", cut(&text))));
-            }
-            Err(steps::DecideError::Failed(text)) => {
-                return Err(instance.refused("decide", cut(&text)));
-            }
-        };
-        let state = decision.state.as_ref().map_or(0, Vec::len);
-        if state > limits.state_bytes {
-            let breach = Breach::output("state", limits.state_bytes);
-            return Err(instance.breach("decide", &breach).into());
-        }
-        if json_bytes(&decision) + state > limits.decision_bytes {
-            let breach = Breach::output("decision", limits.decision_bytes);
-            return Err(instance.breach("decide", &breach).into());
-        }
-        Ok(decision)
+        decision(limits, &instance, answer)
     }
 
     async fn encode(&self, digest: &str, request: ModelRequest) -> Result<Exchange, GuestError> {
@@ -716,6 +699,17 @@ impl Plugins for Runtime {
         }
     }
 
+    async fn rated(&self, digest: &str, alias: &str) -> Vec<String> {
+        let secrets = match self.info(digest).await {
+            Ok(Some(info)) => self.egress.rated(&info, alias).await,
+            _ => Vec::new(),
+        };
+        if secrets.is_empty() {
+            return vec![format!("provider {alias}")];
+        }
+        secrets
+    }
+
     async fn send(
         &self,
         digest: &str,
@@ -741,7 +735,11 @@ impl Plugins for Runtime {
 }
 
 impl Runtime {
-    async fn classify_by_guest(
+    /// What an error answer means to the guest itself, for a caller who wants to hear of its failures.
+    ///
+    /// # Errors
+    /// The guest trapped or went past a limit, where [`Plugins::classify`] goes by the status.
+    pub async fn classify_by_guest(
         &self,
         digest: &str,
         head: ResponseHead,
@@ -769,6 +767,36 @@ impl Runtime {
             .await?;
         Ok(failure.into())
     }
+}
+
+/// What a runner answered, held to its limits.
+fn decision(
+    limits: &RunnerLimits,
+    instance: &Instance,
+    answer: Result<steps::Decision, steps::DecideError>,
+) -> Result<Decision, GuestError> {
+    let decision: Decision = match answer {
+        Ok(decision) => decision.into(),
+        Err(steps::DecideError::State(text)) => {
+            return Err(instance.refused("decide", format_args!("its state: {}", cut(&text))));
+        }
+        Err(steps::DecideError::Options(text)) => {
+            return Err(instance.refused("decide", format_args!("its options: {}", cut(&text))));
+        }
+        Err(steps::DecideError::Failed(text)) => {
+            return Err(instance.refused("decide", cut(&text)));
+        }
+    };
+    let state = decision.state.as_ref().map_or(0, Vec::len);
+    if state > limits.state_bytes {
+        let breach = Breach::output("state", limits.state_bytes);
+        return Err(instance.breach("decide", &breach).into());
+    }
+    if json_bytes(&decision) + state > limits.decision_bytes {
+        let breach = Breach::output("decision", limits.decision_bytes);
+        return Err(instance.breach("decide", &breach).into());
+    }
+    Ok(decision)
 }
 
 fn request_bytes(request: &HttpRequest) -> usize {

@@ -239,6 +239,80 @@ async fn cap_4_the_server_gets_the_secret_and_nobody_else() {
     assert_eq!(host.egress.redactor().redact(SECRET), "[secret]");
 }
 
+/// A server that keeps the bytes of one request.
+async fn raw_server() -> (SocketAddr, tokio::task::JoinHandle<String>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"the end") {
+            assert!(stream.read_buf(&mut bytes).await.unwrap() > 0);
+        }
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    });
+    (address, seen)
+}
+
+#[tokio::test]
+async fn model_1_the_server_gets_what_the_exchange_says_and_nothing_else() {
+    let host = host();
+    let (address, seen) = raw_server().await;
+    let info = host.install(OPENAI_CHAT).await;
+    host.egress.grant(
+        Kind::Provider,
+        "model",
+        secrets("api-key", SecretSource::Value(SECRET.to_owned())),
+    );
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let request = HttpRequest {
+        method: "PUT".to_owned(),
+        url: format!("http://{address}/v1/a%20b?c=d&e"),
+        headers: vec![
+            ("x-first".to_owned(), text("1")),
+            (
+                "authorization".to_owned(),
+                HeaderValue::Secret {
+                    name: "api-key".to_owned(),
+                    prefix: "Bearer ".to_owned(),
+                },
+            ),
+            ("x-twice".to_owned(), text("a")),
+            ("x-twice".to_owned(), text("b")),
+        ],
+        body: vec![
+            Chunk::Bytes(b"{\"a\": 1} ".to_vec()),
+            Chunk::Bytes(b"the end".to_vec()),
+        ],
+    };
+    let config = config(address, &["api-key".to_owned()]);
+    let sent = host.runtime.send(&info.digest, "model", &config, request);
+    assert_eq!(sent.await.unwrap().head.status, 200);
+    let seen = seen.await.unwrap();
+    let (head, body) = seen.split_once("\r\n\r\n").unwrap();
+    let mut lines: Vec<&str> = head.split("\r\n").collect();
+    assert_eq!(lines.remove(0), "PUT /v1/a%20b?c=d&e HTTP/1.1");
+    assert_eq!(body, "{\"a\": 1} the end");
+    lines.sort_unstable();
+    let secret = format!("authorization: Bearer {SECRET}");
+    let named = format!("host: {address}");
+    let mut wanted = [
+        // The client's own, where the exchange has none; it means the same as none.
+        "accept: */*",
+        secret.as_str(),
+        "content-length: 16",
+        named.as_str(),
+        "x-first: 1",
+        "x-twice: a",
+        "x-twice: b",
+    ];
+    wanted.sort_unstable();
+    assert_eq!(lines, wanted);
+}
+
 #[tokio::test]
 async fn cap_5_a_secret_goes_nowhere_but_where_it_may() {
     let host = host();

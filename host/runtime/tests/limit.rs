@@ -11,7 +11,7 @@ use mainstay_core::plugin::{
     ResponseHead,
 };
 use mainstay_runtime::egress::{EgressLimits, GrantRule, Grants};
-use mainstay_runtime::limits::Limits;
+use mainstay_runtime::limits::{Limits, Use};
 use mainstay_test_guests::{HOSTILE_PROVIDER, HOSTILE_RUNNER, HOSTILE_TOOLBOX, PARROT};
 use serde_json::json;
 
@@ -61,20 +61,29 @@ async fn limit_1_memory_is_limited_for_every_kind() {
 
 #[tokio::test]
 async fn limit_1_tables_and_instances_are_limited() {
-    let mut limits = Limits::default();
-    limits.runner.decide.table_elements = 0;
-    let few_elements = host_with(limits.clone(), EgressLimits::default());
-    let refused = few_elements.runtime.install(HOSTILE_RUNNER).await;
-    let error = refused.unwrap_err().to_string();
-    assert!(error.contains("table limit of 0 elements"), "{error}");
-    assert!(few_elements.source.is_empty());
-
-    let mut limits = Limits::default();
-    limits.runner.decide.instances = 0;
-    let few_instances = host_with(limits, EgressLimits::default());
-    let refused = few_instances.runtime.install(HOSTILE_RUNNER).await;
-    let error = refused.unwrap_err().to_string();
-    assert!(error.contains("instance limit of 0"), "{error}");
+    type Set = fn(&mut Use);
+    let cases: [(Set, &str); 4] = [
+        (
+            |limits| limits.table_elements = 0,
+            "table limit of 0 elements",
+        ),
+        (|limits| limits.tables = 0, "table limit of 0"),
+        (|limits| limits.memories = 0, "memory limit of 0 memories"),
+        (|limits| limits.instances = 0, "instance limit of 0"),
+    ];
+    for component in [HOSTILE_RUNNER, HOSTILE_PROVIDER, HOSTILE_TOOLBOX] {
+        for (set, words) in cases {
+            let mut limits = Limits::default();
+            set(&mut limits.runner.decide);
+            set(&mut limits.provider.encode);
+            set(&mut limits.toolbox.call);
+            let host = host_with(limits, EgressLimits::default());
+            let refused = host.runtime.install(component).await;
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(host.source.is_empty());
+        }
+    }
 }
 
 #[tokio::test]
@@ -331,6 +340,43 @@ async fn limit_7_reading_history_without_end_is_stopped() {
     view.history = Arc::new(common::History(vec![long, prompt]));
     view.context.through = 2;
     limit(host.runtime.decide(&info.digest, view).await, "limit of");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn int_7_a_guest_that_never_yields_is_gone_when_its_call_is_dropped() {
+    let mut limits = Limits::default();
+    // No limit ends it.
+    limits.toolbox.call.cpu = Duration::from_secs(100_000);
+    limits.toolbox.call.wall = Duration::from_secs(100_000);
+    let host = host_with(limits, EgressLimits::default());
+    let info = host.install(HOSTILE_TOOLBOX).await;
+    let looping: Vec<_> = (0..common::INSTANCES)
+        .map(|_| {
+            let (runtime, digest) = (host.runtime.clone(), info.digest.clone());
+            tokio::spawn(async move { runtime.call(&digest, request("spin", json!({}))).await })
+        })
+        .collect();
+    // Until they have all the places there are, another call finds one.
+    let full = async {
+        loop {
+            let another = host.call(&info.digest, "echo", json!({}));
+            if tokio::time::timeout(Duration::from_secs(1), another)
+                .await
+                .is_err()
+            {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), full)
+        .await
+        .unwrap();
+    for call in &looping {
+        call.abort();
+    }
+    let after = host.call(&info.digest, "echo", json!({}));
+    let after = tokio::time::timeout(Duration::from_secs(120), after).await;
+    assert!(after.unwrap().is_ok());
 }
 
 #[tokio::test]

@@ -55,6 +55,7 @@ kinds! {
     InputNotFound NOT_FOUND "input-not-found" "There is no such input";
     PluginNotFound NOT_FOUND "plugin-not-found" "There is no such plugin";
     ApprovalNotFound NOT_FOUND "approval-not-found" "Nobody asks for this approval";
+    MediaNotFound NOT_FOUND "media-not-found" "There are no such media";
     NoMethod METHOD_NOT_ALLOWED "method-not-allowed" "The resource has no such method";
     Conflict CONFLICT "conflict" "The id is held by something else";
     Busy CONFLICT "busy" "The session is busy";

@@ -58,7 +58,7 @@ pub trait PluginAdmin: Send + Sync + 'static {
     async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError>;
     /// All components and the names that lead to them.
     async fn list(&self) -> Result<Vec<Plugin>, PluginError>;
-    /// Takes a name away; the component goes with it if nothing else needs it.
+    /// Takes a name away. The component stays until a collection finds that nothing needs it.
     async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError>;
     /// Points a name at a component that is kept already.
     async fn alias(&self, kind: Kind, alias: &str, digest: &str) -> Result<Plugin, PluginError>;

@@ -482,6 +482,12 @@ pub struct Collect {
     /// What was in use less than so many milliseconds ago stays. One hour if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_ms: Option<u64>,
+    /// Sessions that nobody has used for so many milliseconds go. As configured if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions_ms: Option<u64>,
+    /// Bodies of events that are older than so many milliseconds go. As configured if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bodies_ms: Option<u64>,
 }
 
 /// What was removed, or would be.
@@ -495,7 +501,12 @@ pub struct Collected {
     /// Bodies of media and of long outputs.
     pub blobs: u64,
     pub blob_bytes: u64,
-    /// All of it.
+    /// Sessions past their retention.
+    pub sessions: u64,
+    /// Events whose bodies became stubs.
+    pub bodies: u64,
+    pub body_bytes: u64,
+    /// All of it but sessions.
     pub bytes: u64,
 }
 

@@ -19,8 +19,8 @@ pub(crate) type ClaimColumns = (String, String, Option<i64>, String);
 pub(crate) type SessionColumns = (i64, i64, i64, Option<i64>, bool, bool, String);
 /// Id, seq, status, intent and value.
 pub(crate) type InputColumns = (String, i64, String, bool, String);
-/// Seq, position, whether it is a message, bytes and value.
-pub(crate) type ItemColumns = (i64, i64, bool, i64, String);
+/// Seq, position, whether it is a message, bytes, items and bytes up to it, and value.
+pub(crate) type ItemColumns = (i64, i64, bool, i64, i64, i64, String);
 /// Seq, beginning, end, runner, provider and usage.
 pub(crate) type StepColumns = (
     i64,
@@ -41,6 +41,8 @@ pub(crate) struct Rows<'c> {
     pub(crate) stored: Stored,
     /// Whether any table has anything of the session.
     pub(crate) any: bool,
+    /// Items so far, and their bytes.
+    pub(crate) sofar: (i64, i64),
 }
 
 impl Rows<'_> {
@@ -111,7 +113,9 @@ impl Rows<'_> {
     }
 
     pub(crate) fn item(&mut self, row: ItemColumns) {
-        let (seq, n, is_message, bytes, data) = row;
+        let (seq, n, is_message, bytes, items_to, bytes_to, data) = row;
+        self.sofar = (self.sofar.0 + 1, self.sofar.1 + bytes);
+        let sofar = self.sofar;
         let name = format!("item {seq}/{n}");
         let Some(item) = self.parse::<Item>(&name, &data) else {
             return;
@@ -120,6 +124,8 @@ impl Rows<'_> {
             ("seq", seq == signed(item.seq)),
             ("is_message", is_message == item.is_message()),
             ("bytes", bytes == signed(item.text_bytes())),
+            ("items_to", items_to == sofar.0),
+            ("bytes_to", bytes_to == sofar.1),
         ];
         self.columns(&name, columns);
         let n = u32::try_from(n).unwrap_or(u32::MAX);

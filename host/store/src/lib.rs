@@ -16,4 +16,5 @@ pub use postgres::PostgresStore;
 pub use sqlite::backup::{BackupError, Copied};
 pub use sqlite::doctor::Report;
 pub use sqlite::gc::{Collected, Component};
+pub use sqlite::retention::{Retained, Retention};
 pub use sqlite::{OpenError, Options, SqliteStore, Stats};

@@ -22,6 +22,7 @@ pub(crate) type EventRow = (
     Option<Text>,
     Option<Text>,
     Text,
+    Option<Text>,
 );
 pub(crate) type StepRow = (
     Text,
@@ -85,6 +86,7 @@ impl Rows {
                 record.execution.map(|id| id.to_string()),
                 record.recovery.map(|id| id.to_string()),
                 json(&record.data),
+                record.compacted.clone(),
             ));
         }
         for input in &changes.inputs {
@@ -150,6 +152,18 @@ impl Rows {
                 execution.terminal.clone(),
             ));
         }
+    }
+}
+
+impl Rows {
+    /// Of each session, the first seq that items are written for.
+    pub(crate) fn first_items(&self) -> Vec<(&Text, u64)> {
+        let mut first: HashMap<&Text, u64> = HashMap::new();
+        for (session, seq, ..) in &self.items {
+            let known = first.entry(session).or_insert(*seq);
+            *known = (*known).min(*seq);
+        }
+        first.into_iter().collect()
     }
 }
 

@@ -1,6 +1,8 @@
 //! How rows become values, in every dialect: ids as text, times and seqs as signed numbers, and the
 //! value itself as JSON text. What a newer build has written is read as far as it can be.
 
+use std::collections::HashSet;
+
 use mainstay_core::claim::Claim;
 use mainstay_core::event::{Event, EventBody, Record, SessionCreated};
 use mainstay_core::history::{Item, ItemBody, Other};
@@ -9,6 +11,8 @@ use mainstay_core::port::StoreError;
 use mainstay_core::project;
 use mainstay_core::tail::{Input, Session, Tail};
 use serde::de::DeserializeOwned;
+
+use crate::sqlite::gc;
 
 /// Why rows could not be read.
 #[derive(Debug)]
@@ -86,10 +90,11 @@ pub(crate) type EventRow = (
     Option<String>,
     Option<String>,
     String,
+    Option<String>,
 );
 
 pub(crate) fn record(row: EventRow) -> Read<Record> {
-    let (session, seq, event, kind, version, at, execution, recovery, data) = row;
+    let (session, seq, event, kind, version, at, execution, recovery, data, compacted) = row;
     let session = session_id(&session)?;
     let what = format!("event {seq}");
     Ok(Record {
@@ -104,6 +109,7 @@ pub(crate) fn record(row: EventRow) -> Read<Record> {
             .transpose()?,
         recovery: recovery.map(|text| id(session, &what, &text)).transpose()?,
         data: parse(session, &what, &data)?,
+        compacted,
     })
 }
 
@@ -216,6 +222,7 @@ fn unreadable(session: SessionId, at: Millis) -> Session {
         execution: None,
         recovery: None,
         body: EventBody::SessionCreated(SessionCreated::default()),
+        compacted: None,
     };
     let tail = project::begin(&created).expect("a creation begins a tail");
     tail.session
@@ -252,4 +259,25 @@ pub(crate) fn tail(
         events.push(event.map_err(|error| damaged(error.to_string()))?);
     }
     Tail::load(row, claim, inputs, &events).map_err(damaged)
+}
+
+/// Digests that the beginnings of these steps name. Where a newer build keeps them is not known: of its
+/// steps all that look like one.
+pub(crate) fn digests_named(steps: Vec<Record>) -> HashSet<String> {
+    let mut named = HashSet::new();
+    for step in steps {
+        match step.decode().map(|event| event.body) {
+            Ok(EventBody::StepStarted(started)) => {
+                named.insert(started.runner.digest.clone());
+                named.extend(started.provider.iter().map(|one| one.digest.clone()));
+                named.extend(started.toolboxes.iter().map(|one| one.digest.clone()));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let data = step.data.to_string();
+                named.extend(gc::digests(&data).map(str::to_owned));
+            }
+        }
+    }
+    named
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
+use crate::Language;
+
 /// Why there is no component.
 #[derive(Debug)]
 pub enum Error {
@@ -11,6 +13,14 @@ pub enum Error {
     NoToolchain {
         /// Why the last way failed, where it was tried.
         cause: Option<Box<Error>>,
+    },
+    /// The compiler of another language is not there and could not be installed. The message says what
+    /// that takes.
+    NoCompiler {
+        /// The language.
+        language: Language,
+        /// Why it could not be installed.
+        cause: Box<Error>,
     },
     /// A program is not there or does not start.
     Start {
@@ -65,6 +75,13 @@ impl fmt::Display for Error {
                  --toolchain {TOOLCHAIN}` and build again",
                 target = crate::TARGET,
             ),
+            Self::NoCompiler { language, .. } => write!(
+                f,
+                "the compiler of plugins in {} could not be installed\n\nhint: {}, and build again with \
+                 a way to its package registry",
+                language.name(),
+                language.needs(),
+            ),
             Self::Start { program, .. } => write!(f, "could not start {program}"),
             Self::Command {
                 line,
@@ -84,7 +101,9 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::NoToolchain { cause: Some(cause) } => Some(cause),
+            Self::NoToolchain { cause: Some(cause) } | Self::NoCompiler { cause, .. } => {
+                Some(cause)
+            }
             Self::Start { cause, .. } | Self::Io { cause, .. } => Some(cause),
             Self::NoToolchain { cause: None } | Self::Command { .. } | Self::NoComponent { .. } => {
                 None

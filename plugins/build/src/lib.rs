@@ -10,6 +10,9 @@
 //! 3. on Debian, the packages of a Rust that has both, unpacked into `target/wasm-toolchain` and used
 //!    from there. Nothing is installed.
 //!
+//! A plugin in a folder of its own is a [`Project`] and is built the same way; one in another language
+//! is [`Foreign`] and is built by a compiler of its own.
+//!
 //! Build scripts that run at the same time are safe: the set-up holds a file lock, and cargo locks
 //! its target directory.
 
@@ -21,9 +24,13 @@ use std::process::Command;
 
 mod debian;
 mod error;
+mod foreign;
+mod project;
 mod toolchain;
 
 pub use error::Error;
+pub use foreign::{Foreign, Language};
+pub use project::Project;
 pub use toolchain::Toolchain;
 
 /// The target of every guest: a component for it imports nothing but what its code names.
@@ -39,17 +46,8 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// which case its words are in the error.
 pub fn build(packages: &[&str]) -> Result<Vec<PathBuf>, Error> {
     let workspace = workspace();
-    let target = workspace.join("target");
-    fs::create_dir_all(&target).map_err(|cause| Error::io("create", &target, cause))?;
-    let toolchain = {
-        let path = target.join("wasm-toolchain.lock");
-        let lock = File::create(&path).map_err(|cause| Error::io("create", &path, cause))?;
-        lock.lock()
-            .map_err(|cause| Error::io("lock", &path, cause))?;
-        Toolchain::find(&workspace)?
-    };
-
-    let guests = target.join("guests");
+    let toolchain = toolchain(&workspace, &workspace)?;
+    let guests = workspace.join("target/guests");
     let mut cargo = cargo(&workspace);
     cargo
         .args(["build", "--lib", "--locked", "--profile", "guest", "-j2"])
@@ -77,6 +75,17 @@ pub fn build(packages: &[&str]) -> Result<Vec<PathBuf>, Error> {
             }
         })
         .collect()
+}
+
+/// What compiles the package in `at`, set up below `home` where the machine has nothing.
+fn toolchain(home: &Path, at: &Path) -> Result<Toolchain, Error> {
+    let target = home.join("target");
+    fs::create_dir_all(&target).map_err(|cause| Error::io("create", &target, cause))?;
+    let path = target.join("wasm-toolchain.lock");
+    let lock = File::create(&path).map_err(|cause| Error::io("create", &path, cause))?;
+    lock.lock()
+        .map_err(|cause| Error::io("lock", &path, cause))?;
+    Toolchain::find(home, at)
 }
 
 /// For build scripts: builds packages and tells cargo where they are and when to build them again.

@@ -29,9 +29,10 @@ pub enum Toolchain {
 }
 
 impl Toolchain {
-    /// The first that this machine has; sets up the last if it has none. The caller holds the lock.
-    pub(crate) fn find(workspace: &Path) -> Result<Self, Error> {
-        let sysroot = sysroot(workspace)?;
+    /// The first that this machine has for the package in `at`; sets up the last below `workspace` if it
+    /// has none. The caller holds the lock.
+    pub(crate) fn find(workspace: &Path, at: &Path) -> Result<Self, Error> {
+        let sysroot = sysroot(at)?;
         if has_std(&sysroot) && linker(&sysroot).is_some() {
             return Ok(Self::Installed { sysroot });
         }
@@ -100,11 +101,11 @@ impl Toolchain {
     }
 }
 
-/// Root of the toolchain that cargo would use in the workspace.
-fn sysroot(workspace: &Path) -> Result<PathBuf, Error> {
+/// Root of the toolchain that cargo would use in a folder.
+fn sysroot(folder: &Path) -> Result<PathBuf, Error> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let mut command = Command::new(rustc);
-    command.args(["--print", "sysroot"]).current_dir(workspace);
+    command.args(["--print", "sysroot"]).current_dir(folder);
     Ok(PathBuf::from(crate::run(&mut command)?.trim()))
 }
 

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use mainstay_bench::report::Table;
 use mainstay_bench::turn::{self, Kind};
+use mainstay_bench::weight;
 use mainstay_bench::world::World;
-use mainstay_core::history::Item;
-use mainstay_core::id::SessionId;
-use mainstay_core::port::Store;
 
 /// Sessions at once, and turns.
 const MEASURED: &[(usize, usize)] = &[(1, 30), (32, 128), (128, 256)];
@@ -53,7 +51,11 @@ fn main() {
                 let of_steps = |before: u64, after: u64| {
                     (after - before).saturating_sub(turns as u64) as f64 / steps
                 };
-                let weight = weigh(&world, &run.sessions[..run.sessions.len().min(WEIGHED)]).await;
+                let weight = weight::of(
+                    &*world.store,
+                    &run.sessions[..run.sessions.len().min(WEIGHED)],
+                )
+                .await;
                 table.row(&[
                     kind.name().to_owned(),
                     sessions.to_string(),
@@ -71,34 +73,4 @@ fn main() {
         };
         world.stop().await;
     });
-}
-
-/// Bytes of some sessions.
-#[derive(Default)]
-struct Weight {
-    /// How many events.
-    count: f64,
-    /// Of event data.
-    events: f64,
-    /// Of text in the transcript.
-    text: f64,
-    /// Of the transcript's items as they are stored.
-    items: f64,
-}
-
-async fn weigh(world: &World, sessions: &[SessionId]) -> Weight {
-    let mut weight = Weight::default();
-    for session in sessions {
-        let dump = world.store.dump(*session).await.expect("a session's rows");
-        weight.count += dump.events.len() as f64;
-        for event in &dump.events {
-            weight.events += event.data.to_string().len() as f64;
-        }
-        for item in &dump.items {
-            weight.text += Item::text_bytes(item) as f64;
-            let stored = serde_json::to_string(item).expect("an item serialises");
-            weight.items += stored.len() as f64;
-        }
-    }
-    weight
 }

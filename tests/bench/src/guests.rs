@@ -17,3 +17,6 @@ pub const BENCH_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BENCH_RUNNER
 
 /// Has the tool `thing`, which gives 300 bytes.
 pub const BENCH_TOOLBOX: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BENCH_TOOLBOX"));
+
+/// Does what its prompt says line by line, waits included.
+pub const PLANNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_PLANNER"));

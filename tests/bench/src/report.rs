@@ -47,6 +47,17 @@ pub fn processor_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// Memory of this process that is in use now, in bytes; zero where the system does not tell.
+#[must_use]
+pub fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1);
+    pages
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 4096
+}
+
 /// A Markdown table, printed row by row as its figures come in.
 pub struct Table {
     columns: usize,
@@ -93,6 +104,16 @@ mod tests {
         while processor_time() == before {
             assert!(std::time::Instant::now() < deadline, "it stands still");
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_is_taken_is_resident() {
+        const BYTES: usize = 64 << 20;
+        let before = resident();
+        let taken = std::hint::black_box(vec![1_u8; BYTES]);
+        assert!(resident() >= before + BYTES as u64 / 2);
+        drop(taken);
     }
 
     #[cfg(target_os = "linux")]

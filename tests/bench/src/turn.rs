@@ -52,7 +52,9 @@ impl Kind {
         }
     }
 
-    pub(crate) fn agent(self) -> &'static str {
+    /// The agent whose turns these are.
+    #[must_use]
+    pub fn agent(self) -> &'static str {
         match self {
             Self::Standard => "standard",
             Self::Model => "model",
@@ -134,18 +136,30 @@ pub async fn run(world: &Arc<World>, kind: Kind, at_once: usize, turns: usize) -
     }
 }
 
-async fn one(world: &World, kind: Kind, session: SessionId) -> Duration {
-    let content = InputContent::Prompt {
-        parts: vec![Part::Text(kind.prompt())],
-    };
+/// Runs one turn in a session that is idle and gives how long it took.
+///
+/// # Panics
+/// It does not end as done.
+pub async fn one(world: &World, kind: Kind, session: SessionId) -> Duration {
     let began = Instant::now();
+    prompt(world, session, &kind.prompt()).await;
+    let tail = world.node.idle(session).await.expect("an end");
+    let took = began.elapsed();
+    assert_eq!(tail.session.last_turn, Some(TurnOutcome::Done));
+    took
+}
+
+/// Admits a prompt, which wakes the session.
+///
+/// # Panics
+/// The node refuses.
+pub async fn prompt(world: &World, session: SessionId, text: &str) {
+    let content = InputContent::Prompt {
+        parts: vec![Part::Text(text.to_owned())],
+    };
     let admitted = world
         .node
         .admit(session, InputId::new(), Delivery::Queue, content)
         .await;
     admitted.expect("an admission");
-    let tail = world.node.idle(session).await.expect("an end");
-    let took = began.elapsed();
-    assert_eq!(tail.session.last_turn, Some(TurnOutcome::Done));
-    took
 }

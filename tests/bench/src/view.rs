@@ -37,7 +37,8 @@ pub async fn store(dir: &Path) -> Arc<dyn Store> {
 /// The store refuses.
 pub async fn view(store: &Arc<dyn Store>, items: u64) -> View {
     let session = SessionId::new();
-    let through = fill(store, session, items).await + 1;
+    let (head, _) = fill(&**store, session, items, ITEM_BYTES).await;
+    let through = head + 1;
     let result = Item {
         seq: through,
         at: 0,
@@ -99,8 +100,12 @@ pub fn with_context_limit(mut view: View, tokens: u32) -> View {
     view
 }
 
-/// Makes a session with so many items; gives its head.
-async fn fill(store: &Arc<dyn Store>, session: SessionId, items: u64) -> Seq {
+/// Makes a session with so many items, each an event with a text of so many bytes; gives its head and the
+/// claim that it is left with.
+///
+/// # Panics
+/// The store refuses.
+pub async fn fill(store: &dyn Store, session: SessionId, items: u64, bytes: usize) -> (Seq, Fence) {
     let commit = async |write| {
         let commit = Commit {
             session,
@@ -132,7 +137,7 @@ async fn fill(store: &Arc<dyn Store>, session: SessionId, items: u64) -> Seq {
     while left > 0 {
         let batch = left.min(BATCH);
         let note = || EventBody::RunnerNoted {
-            parts: vec![Part::Text("x".repeat(ITEM_BYTES))],
+            parts: vec![Part::Text("x".repeat(bytes))],
         };
         head = commit(Write::Append(Append {
             fence,
@@ -144,5 +149,5 @@ async fn fill(store: &Arc<dyn Store>, session: SessionId, items: u64) -> Seq {
         .await;
         left -= batch;
     }
-    head
+    (head, fence)
 }

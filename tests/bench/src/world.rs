@@ -24,28 +24,36 @@ use crate::turn::Kind as Turn;
 /// As in the binary.
 const INSTANCES: u32 = 256;
 
-/// A node that runs, and its store.
-pub struct World {
-    pub node: Arc<Node>,
+/// The database, in its folder.
+pub const FILE: &str = "mainstay.db";
+
+/// Agent whose runner is done with its first decision.
+pub const BRIEF: &str = "brief";
+/// Agent that does what its prompt says line by line, waits included.
+pub const PLANNER: &str = "planner";
+
+/// What nodes stand on: an open database with the components in it.
+pub struct Ground {
     pub store: Arc<SqliteStore>,
     pub runtime: Arc<Runtime>,
+    clock: Arc<SystemClock>,
 }
 
-impl World {
-    /// A new database in `dir`, with the components of both kinds of turn. Compiled code is kept in
-    /// `cache`, so that only the first world of a machine compiles.
+impl Ground {
+    /// Opens the database in `dir`, a new one if there is none, and puts the components into it.
+    /// Compiled code is kept in `cache`, so that only the first world of a machine compiles.
     ///
     /// # Panics
     /// The store or the runtime refuses.
-    pub async fn start(dir: &Path, cache: &Path) -> Self {
+    pub async fn open(dir: &Path, cache: &Path) -> Self {
         let clock = Arc::new(SystemClock::default());
         let options = Options {
             clock: clock.clone(),
             owner: OwnerId::new(),
             ..Options::default()
         };
-        let store = SqliteStore::open(dir.join("mainstay.db"), options).await;
-        let store = Arc::new(store.expect("a new database"));
+        let store = SqliteStore::open(dir.join(FILE), options).await;
+        let store = Arc::new(store.expect("a database"));
         let runtime = Arc::new(runtime(
             RuntimeConfig {
                 cache_dir: cache.to_owned(),
@@ -58,6 +66,7 @@ impl World {
         for (kind, alias, bytes) in [
             (Kind::Runner, "loop", guests::LOOP),
             (Kind::Runner, "bench", guests::BENCH_RUNNER),
+            (Kind::Runner, "planner", guests::PLANNER),
             (Kind::Provider, "parrot", guests::PARROT),
             (Kind::Toolbox, "bench", guests::BENCH_TOOLBOX),
         ] {
@@ -65,20 +74,43 @@ impl World {
             let pointed = store.alias_put(kind, alias, Some(&info.digest), None).await;
             pointed.expect("an alias");
         }
-        let ports = Ports {
-            store: Arc::clone(&store) as _,
-            plugins: Arc::clone(&runtime) as Arc<dyn Plugins>,
-            clock,
-        };
-        let node = Node::start(
-            ports,
-            Settings::default(),
-            Arc::new(SharedConfig::new(config())),
-        );
         Self {
-            node,
             store,
             runtime,
+            clock,
+        }
+    }
+
+    /// Starts a node, one of any number, on the current tokio runtime.
+    #[must_use]
+    pub fn node(&self, settings: Settings) -> Arc<Node> {
+        let ports = Ports {
+            store: Arc::clone(&self.store) as _,
+            plugins: Arc::clone(&self.runtime) as Arc<dyn Plugins>,
+            clock: Arc::clone(&self.clock) as _,
+        };
+        Node::start(ports, settings, Arc::new(SharedConfig::new(config())))
+    }
+}
+
+/// A node that runs, and its store.
+pub struct World {
+    pub node: Arc<Node>,
+    pub store: Arc<SqliteStore>,
+    pub runtime: Arc<Runtime>,
+}
+
+impl World {
+    /// A node with default settings on a [`Ground`].
+    ///
+    /// # Panics
+    /// The store or the runtime refuses.
+    pub async fn start(dir: &Path, cache: &Path) -> Self {
+        let ground = Ground::open(dir, cache).await;
+        Self {
+            node: ground.node(Settings::default()),
+            store: ground.store,
+            runtime: ground.runtime,
         }
     }
 
@@ -87,9 +119,17 @@ impl World {
     /// # Panics
     /// The store refuses.
     pub async fn session(&self, turn: Turn) -> SessionId {
+        self.session_of(turn.agent()).await
+    }
+
+    /// The same, of an agent by its name.
+    ///
+    /// # Panics
+    /// The store refuses.
+    pub async fn session_of(&self, agent: &str) -> SessionId {
         let session = SessionId::new();
         let created = SessionCreated {
-            agent: turn.agent().to_owned(),
+            agent: agent.to_owned(),
             ..SessionCreated::default()
         };
         let existed = self.node.create(session, created).await;
@@ -135,10 +175,20 @@ fn config() -> Config {
         options: None,
         models: Vec::new(),
     };
+    let brief = Agent {
+        runner: "bench".to_owned(),
+        steps: 1,
+        ..Agent::default()
+    };
+    let planner = Agent {
+        runner: "planner".to_owned(),
+        ..Agent::default()
+    };
     Config {
         agents: Turn::ALL
             .into_iter()
             .map(|turn| (turn.agent().to_owned(), agent(turn)))
+            .chain([(BRIEF.to_owned(), brief), (PLANNER.to_owned(), planner)])
             .collect(),
         providers: BTreeMap::from([("parrot".to_owned(), parrot)]),
     }

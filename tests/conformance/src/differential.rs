@@ -6,6 +6,7 @@ use futures::future::join_all;
 use mainstay_core::commit::{Commit, Write};
 use mainstay_core::event::{Event, EventBody, KINDS};
 use mainstay_core::id::EventId;
+use mainstay_core::model::Range;
 use mainstay_core::outbox::Notice;
 use mainstay_core::port::{Committed, Dump, StoreError};
 use mainstay_core::tail::Tail;
@@ -177,6 +178,12 @@ pub async fn store_2(a: &Harness, b: &Harness, seed: u64, commits: usize) -> Tal
         let right_tail = b.store.tail(session).await.unwrap();
         let right_tail = right_tail.map(|tail| twins.tail(&tail));
         assert_eq!(left_tail.as_deref(), right_tail.as_ref(), "seed {seed}");
+        for (after, through) in [(0, u64::MAX), (0, 9), (4, 12), (9, 30), (12, 5)] {
+            let range = Range { after, through };
+            let left = a.store.measure(session, range).await.unwrap();
+            let right = b.store.measure(session, range).await.unwrap();
+            assert_eq!(left, right, "seed {seed}: {range:?}");
+        }
         twins.dump(&mut right);
         same_rows(seed, left, right);
     }

@@ -8,7 +8,7 @@ use mainstay_core::event::{Delivery, EventBody};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::port::{Committed, Dump, Store, StoreError};
 use mainstay_core::tail::{CallStatus, InputStatus};
-use mainstay_test_support::{ManualClock, build, rebuild};
+use mainstay_test_support::{ManualClock, build, rebuild_beside};
 
 /// A fresh store and the clock that it goes by.
 pub struct Harness {
@@ -222,7 +222,7 @@ fn invariant_6_inputs_have_one_fate(dump: &Dump) {
 }
 
 fn invariant_8_rows_follow_from_the_log(dump: &Dump) {
-    let mut rebuilt = rebuild(&dump.events).expect("a stored log can be replayed");
+    let mut rebuilt = rebuild_beside(dump).expect("a stored log can be replayed");
     let mut stored = dump.clone();
     // The two things that are in no event: who has claimed it, and where it was imported from.
     stored.claim = None;

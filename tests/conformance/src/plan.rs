@@ -3,6 +3,7 @@
 //! together build on each other, as the plan expects them to be taken.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::{self, Append, Commit, End, Known, Write};
@@ -435,6 +436,7 @@ impl Plan {
             origin: if self.one_in(12) { "o2" } else { "o1" }.into(),
             strict: self.one_in(2),
             records,
+            texts: Arc::default(),
         })
     }
 

@@ -116,6 +116,7 @@ fn replay(origin: &str, strict: bool, records: &[Record]) -> Write {
         origin: origin.into(),
         strict,
         records: records.to_vec(),
+        texts: Arc::default(),
     })
 }
 

@@ -8,11 +8,14 @@ use mainstay_core::commit::{Commit, End, Write};
 use mainstay_core::event::{Delivery, EventBody, InterruptReason, KINDS, Piece};
 use mainstay_core::history::ModelRef;
 use mainstay_core::id::{InputId, SessionId};
+use mainstay_core::invariant::{Check, Stored};
 use mainstay_core::model::{
     Effect, Failure, FailureClass, FinishReason, HostedResult, ToolCall, ToolDefinition,
 };
 use mainstay_core::plugin::{Action, Answer, Compact, Summary};
 use mainstay_core::port::{Store, StoreError};
+use mainstay_core::rebuild::Rows;
+use mainstay_core::stub;
 use mainstay_store::{Options, SqliteStore};
 use mainstay_test_conformance::{Harness, store_2};
 use mainstay_test_support::{ManualClock, MemoryStore, build};
@@ -241,16 +244,22 @@ async fn the_rest(h: &Harness) {
     h.step(build::call_tools(&["z"])).await;
 }
 
-#[tokio::test]
-async fn store_12_rows_that_are_lost_come_back_from_the_log_as_they_were() {
+/// A store with every type of event in it.
+struct Filled {
+    dir: tempfile::TempDir,
+    store: Arc<SqliteStore>,
+    h: Harness,
+}
+
+async fn filled() -> Filled {
     let clock = Arc::new(ManualClock::default());
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m.db");
     let options = Options {
         clock: clock.clone(),
         ..Options::default()
     };
-    let store = Arc::new(SqliteStore::open(&path, options.clone()).await.unwrap());
+    let store = SqliteStore::open(dir.path().join("m.db"), options).await;
+    let store = Arc::new(store.unwrap());
     let harness = |store: Arc<dyn Store>| Harness {
         store,
         clock: clock.clone(),
@@ -262,8 +271,13 @@ async fn store_12_rows_that_are_lost_come_back_from_the_log_as_they_were() {
         store_2(&memory, &h, seed, 500).await;
     }
     the_rest(&h).await;
+    Filled { dir, store, h }
+}
 
-    let mut conn = raw(&path).await;
+#[tokio::test]
+async fn store_12_rows_that_are_lost_come_back_from_the_log_as_they_were() {
+    let Filled { dir, store, .. } = filled().await;
+    let mut conn = raw(&dir.path().join("m.db")).await;
     let kinds: Vec<String> = sqlx::query_scalar("SELECT DISTINCT type FROM event")
         .fetch_all(&mut conn)
         .await
@@ -314,6 +328,68 @@ async fn store_12_rows_that_are_lost_come_back_from_the_log_as_they_were() {
         store.rebuild(lost).await,
         Err(StoreError::Damaged { session, .. }) if session == lost
     ));
+    conn.close().await.unwrap();
+    store.close().await;
+}
+
+/// Every type of event, as a stub however little it saves, gives the rows that the whole event gave.
+#[tokio::test]
+async fn compact_7_rows_follow_from_stubs_of_every_type() {
+    let Filled { store, h, dir } = filled().await;
+    let mut conn = raw(&dir.path().join("m.db")).await;
+    let mut kinds = BTreeSet::new();
+    for id in sessions(&mut conn).await {
+        let dump = h.dump(id).await;
+        let mut session = dump.session.clone().unwrap();
+        let tail = h.store.tail(id).await.unwrap().unwrap();
+        session.compacted_through = stub::through(&tail);
+        let mut log = Vec::new();
+        for record in &dump.events {
+            let stub = (record.seq <= session.compacted_through)
+                .then(|| stub::stub(record, 1))
+                .flatten();
+            if let Some(stub) = &stub {
+                kinds.insert(stub.kind.clone());
+                assert!(stub::is_of(stub, &record.data));
+                assert!(stub::is_of(stub, &stub.data));
+                assert!(!stub::is_of(stub, &serde_json::json!({ "other": 1 })));
+                assert_eq!(stub::stub(stub, 1), None);
+            }
+            log.push(stub.unwrap_or_else(|| record.clone()));
+        }
+        let claim = dump.claim.clone();
+        let findings = |rows: &Rows| {
+            let mut check = Check::new();
+            log.iter().for_each(|record| check.take(record));
+            check.finish(&Stored {
+                session: Some(session.clone()),
+                claim: claim.clone(),
+                rows: rows.clone(),
+            })
+        };
+        let mut rows = Rows::from(dump);
+        let found = findings(&rows);
+        assert!(found.broken.is_empty(), "{id}: {:#?}", found.broken);
+
+        // What is no text is still checked.
+        if let Some(item) = rows.items.values_mut().next() {
+            item.at += 1;
+            assert!(!findings(&rows).broken.is_empty(), "{id}: a wrong item");
+        }
+    }
+    let with_text = [
+        "input.admitted",
+        "item.copied",
+        "runner.answered",
+        "runner.noted",
+        "step.output",
+        "step.started",
+        "context.compacted",
+        "call.settled",
+    ];
+    for kind in with_text {
+        assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
+    }
     conn.close().await.unwrap();
     store.close().await;
 }

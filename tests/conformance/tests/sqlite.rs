@@ -454,7 +454,7 @@ async fn tool_6_not_even_straight_into_the_tables() {
     let head = store.tail(session).await.unwrap().unwrap().session.head;
     let mut conn = raw(&dir.path().join("m.db")).await;
     for (call, reason) in [("a", "UNIQUE"), ("b", "before its call")] {
-        let (kind, data) = build::call_settled(step, call).encode();
+        let (kind, _, data) = build::call_settled(step, call).encode();
         let insert = sqlx::query(
             "INSERT INTO event (session, seq, id, type, version, at, data) VALUES (?, ?, ?, ?, 1, 0, ?)",
         );
@@ -695,4 +695,27 @@ async fn a_damaged_session_harms_no_other() {
         Err(StoreError::Damaged { .. })
     ));
     h.dump(good).await;
+}
+
+#[tokio::test]
+async fn plugin_14_a_step_of_a_newer_build_keeps_what_it_names_and_hides_no_other() {
+    let (h, store, dir) = file(|_| {}).await;
+    let (newer, ..) = h.step(build::call_model()).await;
+    h.step(build::call_model()).await;
+    let named = ["a".repeat(64), "b".repeat(64)];
+    let data = serde_json::json!({ "runs": [&named[0]], "why": format!("as {} says", named[1]) });
+    let mut conn = raw(&dir.path().join("m.db")).await;
+    let changed = sqlx::query(
+        "UPDATE event SET version = 7, data = ? WHERE session = ? AND type = 'step.started'",
+    )
+    .bind(data.to_string())
+    .bind(newer.to_string())
+    .execute(&mut conn)
+    .await
+    .unwrap();
+    assert_eq!(changed.rows_affected(), 1);
+    conn.close().await.unwrap();
+    let mut used: Vec<String> = store.digests_in_use().await.unwrap().into_iter().collect();
+    used.sort();
+    assert_eq!(used, [&named[0], &named[1], "d-provider", "d-runner"]);
 }

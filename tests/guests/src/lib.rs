@@ -1,8 +1,8 @@
-//! Components for tests of the host: the shipped plugins, one hostile plugin of each kind, and a
-//! runner that follows plans.
+//! Components for tests of the host: the shipped plugins, one hostile plugin of each kind, a runner
+//! that follows plans, and runners to swap in for others.
 //!
-//! What they do is written at the top of their crates, `runner`, `provider`, `toolbox` and `planner`
-//! beside this one.
+//! What they do is written at the top of their crates, `runner`, `provider`, `toolbox`, `planner` and
+//! `successor` beside this one.
 
 /// The runner `loop`.
 pub const LOOP: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_LOOP"));
@@ -22,6 +22,28 @@ pub const WEB: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_WEB"));
 /// The runner `planner`: follows the plan in the newest prompt.
 pub const PLANNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_PLANNER"));
 
+/// A runner to swap in for another: `config` is JSON, at most 243 bytes, with the fields that the crate
+/// `successor` names.
+///
+/// # Panics
+/// If `config` is longer.
+#[must_use]
+pub fn successor(config: &str) -> Vec<u8> {
+    const MARK: &[u8] = b"@@successor@@{";
+    const ROOM: usize = 256 - (MARK.len() - 1);
+    let mut component = include_bytes!(env!("MAINSTAY_GUEST_SUCCESSOR")).to_vec();
+    let mut places = component
+        .windows(MARK.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == MARK);
+    let at = places.next().expect("the block is in the component").0 + MARK.len() - 1;
+    assert!(places.next().is_none(), "one block");
+    let padded = format!("{config:ROOM$}");
+    assert_eq!(padded.len(), ROOM, "{config} is too long");
+    component[at..at + ROOM].copy_from_slice(padded.as_bytes());
+    component
+}
+
 /// The runner `hostile-runner`: misbehaves as the prompt says.
 pub const HOSTILE_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_RUNNER"));
 
@@ -30,6 +52,15 @@ pub const HOSTILE_PROVIDER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_
 
 /// The toolbox `hostile-toolbox`: misbehaves, a tool for each way.
 pub const HOSTILE_TOOLBOX: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_TOOLBOX"));
+
+/// The runner `broken-runner`: breaks the promise that its option names.
+pub const BROKEN_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BROKEN_RUNNER"));
+
+/// The provider `broken-provider`: breaks the promise that its option names.
+pub const BROKEN_PROVIDER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BROKEN_PROVIDER"));
+
+/// The toolbox `broken-toolbox`: breaks the promise that its option names.
+pub const BROKEN_TOOLBOX: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BROKEN_TOOLBOX"));
 
 #[cfg(test)]
 mod tests {
@@ -87,6 +118,7 @@ mod tests {
         check(LOOP, "steps", &RUNNER);
         check(HOSTILE_RUNNER, "steps", &RUNNER);
         check(PLANNER, "steps", &RUNNER);
+        check(&successor(r#"{"name":"a"}"#), "steps", &RUNNER);
         for provider in [OPENAI_CHAT, PARROT, HOSTILE_PROVIDER] {
             check(provider, "models", &PROVIDER);
         }

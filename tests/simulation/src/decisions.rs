@@ -1,9 +1,11 @@
 //! Runners that follow a test's list of decisions, one for each agent, over the scripted models and
 //! tools. A runner is a function of how often it has decided in its session and of what it is shown;
 //! the count is its state, so it is as durable as the decisions themselves. [`stage`] runs whole nodes
-//! with them in virtual time, and [`link`] kills those nodes at a chosen commit.
+//! with them in virtual time, [`link`] kills those nodes at a chosen commit, and [`scripts`] is a table of
+//! sessions that are played against nodes which die.
 
 pub mod link;
+pub mod scripts;
 pub mod stage;
 
 use std::collections::HashMap;
@@ -24,6 +26,8 @@ use mainstay_core::plugin::{
 };
 
 use crate::plugins::Scripted;
+
+use self::link::Link;
 
 /// What a runner is shown, with the items of its context read.
 pub struct Seen {
@@ -63,6 +67,16 @@ pub struct Decided {
     pub slow_ms: AtomicU64,
     /// Every view, as it was shown.
     pub views: Mutex<Vec<View>>,
+    watch: Mutex<Option<Arc<Watch>>>,
+}
+
+/// Looks at what a process asks of the world outside: models and tools.
+pub struct Watch {
+    pub link: Arc<Link>,
+    /// The process dies at its effect of this number, counting from 0; if true, before it has happened.
+    pub dies: Option<(usize, bool)>,
+    /// Every effect so far: whether it was heard to its end.
+    pub effects: Mutex<Vec<bool>>,
 }
 
 impl Decided {
@@ -78,7 +92,40 @@ impl Decided {
             asked: AtomicUsize::new(0),
             slow_ms: AtomicU64::new(0),
             views: Mutex::default(),
+            watch: Mutex::default(),
         }
+    }
+
+    /// From now on another process asks.
+    pub fn watch(&self, watch: Arc<Watch>) {
+        *self.watch.lock().unwrap() = Some(watch);
+    }
+
+    /// Something is asked of the world. A process that is dead, or dies of it, hears no more.
+    async fn effect<T>(&self, act: impl Future<Output = T>) -> T {
+        let watch = self.watch.lock().unwrap().clone();
+        let Some(watch) = watch else {
+            return act.await;
+        };
+        if watch.link.is_dead() {
+            return std::future::pending().await;
+        }
+        let n = {
+            let mut effects = watch.effects.lock().unwrap();
+            effects.push(false);
+            effects.len() - 1
+        };
+        if watch.dies == Some((n, true)) {
+            watch.link.die();
+            return std::future::pending().await;
+        }
+        let done = act.await;
+        watch.effects.lock().unwrap()[n] = true;
+        if watch.dies == Some((n, false)) {
+            watch.link.die();
+            return std::future::pending().await;
+        }
+        done
     }
 
     /// Gives the agent of this name its decisions.
@@ -276,7 +323,7 @@ impl Plugins for Decided {
     }
 
     async fn encode(&self, digest: &str, request: ModelRequest) -> Result<Exchange, GuestError> {
-        self.scripted.encode(digest, request).await
+        self.effect(self.scripted.encode(digest, request)).await
     }
 
     async fn decoder(
@@ -298,7 +345,7 @@ impl Plugins for Decided {
 
     async fn call(&self, digest: &str, request: CallRequest) -> Result<Vec<Output>, CallError> {
         let _alive = self.alive();
-        self.scripted.call(digest, request).await
+        self.effect(self.scripted.call(digest, request)).await
     }
 
     async fn secrets(&self, digest: &str, alias: &str) -> Vec<String> {

@@ -269,7 +269,7 @@ impl Judge {
                         .iter()
                         .filter(|event| (*from..=*through).contains(&event.seq));
                     for event in held {
-                        let (kind, data) = event.body.encode();
+                        let (kind, _, data) = event.body.encode();
                         let mut data = data.to_string();
                         if data.len() > 300 {
                             let cut = (0..=300).rev().find(|at| data.is_char_boundary(*at));

@@ -2,18 +2,20 @@
 //! provider answers from a function of the request, and every tool call is counted outside the log.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::BoxError;
 use mainstay_core::model::{
-    Effect, Failure, FailureClass, FinishReason, Message, Range, ToolDefinition, text_of,
+    Content, Effect, Failure, FailureClass, FinishReason, Message, Range, ToolDefinition, text_of,
 };
 use mainstay_core::plugin::{
     Action, CallError, CallRequest, Decision, Decoder, EgressError, Exchange, GuestError,
-    HttpAnswer, HttpRequest, Kind, LocalEvent, ModelCall, ModelEvent, ModelRequest, Output,
-    PluginInfo, Plugins, ProviderConfig, ResponseHead, Segment, Tool, ToolSet, Trigger, View,
-    Workspace,
+    HostedTool, HttpAnswer, HttpRequest, Kind, LocalEvent, ModelCall, ModelEvent, ModelRequest,
+    Output, PluginInfo, Plugins, ProviderConfig, ResponseHead, Segment, Tool, ToolSet, Trigger,
+    View, Workspace,
 };
 use tokio::sync::Notify;
 
@@ -40,7 +42,11 @@ pub struct Scripted {
     /// Tools of these names wait until they are let go.
     pub held: Mutex<HashMap<String, Arc<Notify>>>,
     /// Pause before a runner answers, in milliseconds.
-    pub decide_ms: std::sync::atomic::AtomicU64,
+    pub decide_ms: AtomicU64,
+    /// How long a call of a tool takes, in milliseconds.
+    pub call_ms: AtomicU64,
+    /// What a call of a tool gives, if not its name.
+    pub output: Mutex<Option<String>>,
 }
 
 impl Scripted {
@@ -62,7 +68,9 @@ impl Scripted {
             calls: Mutex::default(),
             decisions: Mutex::default(),
             held: Mutex::default(),
-            decide_ms: std::sync::atomic::AtomicU64::new(0),
+            decide_ms: AtomicU64::new(0),
+            call_ms: AtomicU64::new(0),
+            output: Mutex::default(),
         }
     }
 
@@ -164,6 +172,28 @@ pub fn last_text(request: &ModelRequest) -> String {
     }
 }
 
+/// The messages of a request, in a word or two each.
+#[must_use]
+pub fn sent(request: &ModelRequest) -> Vec<String> {
+    let text = |message: &Message| match message {
+        Message::System(parts) | Message::User(parts) => text_of(parts),
+        Message::Assistant(content) => said(content),
+        Message::ToolResult(result) => format!("result {}", result.call),
+    };
+    request.messages.iter().map(text).collect()
+}
+
+/// What an answer holds, in a word or two.
+#[must_use]
+pub fn said(content: &[Content]) -> String {
+    let text = |content: &Content| match content {
+        Content::Text(text) => text.clone(),
+        Content::ToolCall(call) => format!("call {}", call.id),
+        other => format!("{other:?}"),
+    };
+    content.iter().map(text).collect()
+}
+
 /// How many tool results the request holds.
 pub fn results(request: &ModelRequest) -> usize {
     request
@@ -190,7 +220,14 @@ fn info(kind: Kind, tools: Vec<Tool>) -> PluginInfo {
         secrets: Vec::new(),
         workspace: Workspace::None,
         models: Vec::new(),
-        hosted_tools: Vec::new(),
+        hosted_tools: match kind {
+            Kind::Provider => vec![HostedTool {
+                name: "search".into(),
+                description: "search".into(),
+                effect: Effect::Pure,
+            }],
+            _ => Vec::new(),
+        },
         tools,
     }
 }
@@ -204,6 +241,13 @@ fn tool(name: &str, effect: Effect) -> Tool {
         input_schema: input_schema.into(),
     };
     Tool { definition, effect }
+}
+
+async fn pause(ms: &AtomicU64) {
+    let ms = ms.load(Ordering::SeqCst);
+    if ms > 0 {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
 }
 
 #[async_trait]
@@ -232,10 +276,7 @@ impl Plugins for Scripted {
     }
 
     async fn decide(&self, _digest: &str, view: View) -> Result<Decision, GuestError> {
-        let pause = self.decide_ms.load(std::sync::atomic::Ordering::SeqCst);
-        if pause > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
-        }
+        pause(&self.decide_ms).await;
         self.decisions
             .lock()
             .unwrap()
@@ -289,6 +330,7 @@ impl Plugins for Scripted {
             key: request.idempotency_key.clone(),
             earlier_runs: request.earlier_runs,
         });
+        pause(&self.call_ms).await;
         let gate = self.held.lock().unwrap().get(&request.call.tool).cloned();
         if let Some(gate) = gate {
             gate.notified().await;
@@ -298,7 +340,9 @@ impl Plugins for Scripted {
                 "toolbox scripted: trapped in call".into(),
             ));
         }
-        Ok(vec![Output::Text(format!("{} done", request.call.tool))])
+        let output = self.output.lock().unwrap().clone();
+        let output = output.unwrap_or_else(|| format!("{} done", request.call.tool));
+        Ok(vec![Output::Text(output)])
     }
 
     async fn secrets(&self, _: &str, _: &str) -> Vec<String> {

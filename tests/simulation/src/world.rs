@@ -77,6 +77,14 @@ impl World {
         }
     }
 
+    /// Starts a process that lives, and a session with this prompt.
+    pub async fn begin(&self, text: &str) -> (Process, SessionId) {
+        let process = self.start(None);
+        let session = process.session().await;
+        process.prompt(session, text).await;
+        (process, session)
+    }
+
     pub async fn dump(&self, session: SessionId) -> Dump {
         self.store.dump(session).await.expect("the store answers")
     }
@@ -229,7 +237,9 @@ pub fn user_texts(dump: &Dump) -> Vec<String> {
     texts.collect()
 }
 
-fn config() -> Config {
+/// The agent `default`, and `few` with five steps a turn, over the scripted plugins.
+#[must_use]
+pub fn config() -> Config {
     let agent = Agent {
         runner: "scripted".into(),
         toolboxes: vec![Toolbox {

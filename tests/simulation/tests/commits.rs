@@ -2,11 +2,10 @@
 //! wholeness. Nothing here depends on how fast the machine is: what a slow decision or a long answer
 //! adds is kept out by generous settings.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Toolbox};
+use mainstay_core::config::{Settings, SharedConfig};
 use mainstay_core::event::{Delivery, EventBody, SessionCreated};
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::node::{Node, Ports};
@@ -15,7 +14,7 @@ use mainstay_core::port::{Dump, Store, SystemClock};
 use mainstay_store::{Options, SqliteStore, Stats};
 use mainstay_test_simulation::invariant;
 use mainstay_test_simulation::plugins::{Scripted, call, results, say};
-use mainstay_test_simulation::world::prompt;
+use mainstay_test_simulation::world::{config, prompt};
 
 const STEPS: usize = 50;
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -62,27 +61,6 @@ fn answer(done: usize, tool: &str) -> Vec<LocalEvent> {
         return say("all of it is done");
     }
     call(&[(&format!("c{done}"), tool, "{}")])
-}
-
-fn config() -> Config {
-    let agent = Agent {
-        runner: "scripted".into(),
-        toolboxes: vec![Toolbox {
-            alias: "tools".into(),
-            options: None,
-        }],
-        ..Agent::default()
-    };
-    let provider = Provider {
-        plugin: "scripted".into(),
-        base_url: None,
-        options: None,
-        models: Vec::new(),
-    };
-    Config {
-        agents: BTreeMap::from([("default".into(), agent)]),
-        providers: BTreeMap::from([("parrot".into(), provider)]),
-    }
 }
 
 impl Place {

@@ -84,9 +84,7 @@ async fn recov_11_a_kill_within_recovery_leaves_one_of_each() {
     ] {
         let world = World::new(three_steps());
         let _gate = world.plugins.hold("act");
-        let process = world.start(None);
-        let session = process.session().await;
-        process.prompt(session, "go").await;
+        let (process, session) = world.begin("go").await;
         world
             .until(session, "the once call", |_| {
                 world.plugins.count("act") == 1
@@ -151,9 +149,7 @@ async fn recov_2_a_call_with_nothing_durable_is_asked_again_without_the_runner()
         answer[0].after_ms = if n == 0 { 60_000 } else { 0 };
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -186,9 +182,7 @@ async fn recov_3_a_partial_answer_is_kept_as_interrupted() {
         answer[1].after_ms = if n == 0 { 60_000 } else { 0 };
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a chunk", |dump| {
             dump.events.iter().any(|e| e.kind == "step.output")
@@ -228,9 +222,7 @@ async fn recov_5_6_7_each_class_has_its_own_verdict() {
             }
         }));
         let _gate = world.plugins.hold(tool);
-        let process = world.start(None);
-        let session = process.session().await;
-        process.prompt(session, "go").await;
+        let (process, session) = world.begin("go").await;
         // The answer's end is durable, the call runs.
         world
             .until(session, "the model's end", |dump| {
@@ -271,9 +263,7 @@ async fn claim_15_a_shutdown_hands_over_at_once_with_one_terminal() {
     // Far longer than the test waits: only the hand-over brings the session back.
     world.settings.lease = std::time::Duration::from_secs(3600);
     let _gate = world.plugins.hold("put");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the call", |_| world.plugins.count("put") == 1)
         .await;
@@ -303,9 +293,7 @@ async fn claim_6_a_lost_execution_writes_nothing_more() {
         answer[0].after_ms = 60_000;
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the step", |dump| {
             dump.claim.as_ref().is_some_and(|c| c.step.is_some())

@@ -11,14 +11,16 @@ use mainstay_core::export::{ImportError, Imported, Importer, export};
 use mainstay_core::history::{Item, ItemBody};
 use mainstay_core::id::{EventId, InputId, Seq, SessionId, digest};
 use mainstay_core::live::Hint;
-use mainstay_core::model::{Content, Media, Message, Part, ToolOutcome, text_of};
+use mainstay_core::model::{Media, Part, ToolOutcome, text_of};
 use mainstay_core::node::Node;
-use mainstay_core::plugin::{Action, Compact, Decision, ModelRequest, Summary, Trigger};
+use mainstay_core::plugin::{Action, Compact, Decision, Summary, Trigger};
 use mainstay_core::port::{Dump, StoreError};
 use mainstay_core::replay::{Replay, ReplayError};
 use mainstay_core::tail::{InputStatus, Scope, Status};
 use mainstay_test_simulation::crash::Point;
-use mainstay_test_simulation::plugins::{Scripted, call, last_text, plain_loop, results, say};
+use mainstay_test_simulation::plugins::{
+    Scripted, call, last_text, plain_loop, results, said, say, sent,
+};
 use mainstay_test_simulation::world::{Process, World, lines, prompt};
 use mainstay_test_support::rebuild;
 
@@ -52,36 +54,12 @@ async fn chat(world: &World, process: &Process, prompts: &[&str]) -> SessionId {
 fn texts(items: &[Item]) -> Vec<String> {
     let text = |item: &Item| match &item.body {
         ItemBody::User(parts) => Some(text_of(parts)),
-        ItemBody::Assistant(said) => {
-            let text = said.content.iter().map(|content| match content {
-                Content::Text(text) => text.clone(),
-                Content::ToolCall(call) => format!("call {}", call.id),
-                other => format!("{other:?}"),
-            });
-            Some(text.collect())
-        }
+        ItemBody::Assistant(answer) => Some(said(&answer.content)),
         ItemBody::ToolResult(result) => Some(format!("result {}", result.call)),
         ItemBody::Compaction(compaction) => Some(text_of(&compaction.summary)),
         _ => None,
     };
     items.iter().filter_map(text).collect()
-}
-
-/// The messages that a model was sent, in a word each.
-fn sent(request: &ModelRequest) -> Vec<String> {
-    let text = |message: &Message| match message {
-        Message::System(parts) | Message::User(parts) => text_of(parts),
-        Message::Assistant(content) => content
-            .iter()
-            .map(|content| match content {
-                Content::Text(text) => text.clone(),
-                Content::ToolCall(call) => format!("call {}", call.id),
-                other => format!("{other:?}"),
-            })
-            .collect(),
-        Message::ToolResult(result) => format!("result {}", result.call),
-    };
-    request.messages.iter().map(text).collect()
 }
 
 /// What readers see of a history.
@@ -318,9 +296,7 @@ async fn edit_3_revert_and_admission_take_effect_in_one_commit() {
 async fn edit_3_a_running_session_is_busy() {
     let world = World::new(one_call("act"));
     let gate = world.plugins.hold("act");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the call", |_| world.plugins.count("act") == 1)
         .await;
@@ -336,9 +312,7 @@ async fn edit_3_a_running_session_is_busy() {
 async fn edit_3_what_was_pending_before_the_revert_enters_behind_it() {
     let world = World::new(one_call("act"));
     let _gate = world.plugins.hold("act");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the call", |_| world.plugins.count("act") == 1)
         .await;
@@ -530,9 +504,7 @@ async fn edit_5_a_fork_in_the_middle_of_a_step_holds_settled_steps_only() {
         _ => say("done"),
     }));
     let gate = world.plugins.hold("act");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the second step's other call", |dump| {
             let looked = dump.items.iter().filter(
@@ -684,6 +656,7 @@ async fn replay(
         origin: origin.into(),
         strict,
         records: records.to_vec(),
+        texts: Arc::default(),
     };
     node.replay(records[0].session, replay).await
 }
@@ -1138,7 +1111,7 @@ async fn edit_6_bad_lines_are_named_and_the_valid_prefix_stays() {
                 let blob = file.len() - 2;
                 file.remove(blob);
             }),
-            "blobs, and it holds",
+            "and it holds",
             events,
         ),
     ];

@@ -45,9 +45,7 @@ async fn another_is_found(world: &World, process: &Process) {
 #[tokio::test]
 async fn log_20_a_session_with_an_unknown_event_is_read_and_not_run() {
     let world = World::new(Scripted::new(|_, _| say("hi")));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world.idle(session).await;
     world.memory.plant(session, "later.kind", 7);
     // Of a type that is known, in a version that is not.

@@ -1,5 +1,6 @@
 //! What one session owes another that cannot take it yet.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::event::{Event, EventBody, Parent, SessionCreated};
@@ -25,11 +26,13 @@ async fn wait_7_log_21_a_result_for_an_imported_parent_stays_owed_until_it_is_ad
             agent: "default".into(),
             ..SessionCreated::default()
         }),
+        compacted: None,
     };
     let replay = Replay {
         origin: "elsewhere".into(),
         strict: true,
         records: vec![created.encode()],
+        texts: Arc::default(),
     };
     process.node.replay(parent, replay).await.unwrap();
 

@@ -76,9 +76,7 @@ async fn claim_11_a_node_without_confirmed_renewals_stops_by_itself() {
             say("done")
         }
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -113,9 +111,7 @@ async fn claim_12_no_request_goes_out_before_its_step_is_durable() {
         matches!(&commit.write, Write::Append(append)
             if append.events.iter().any(|draft| matches!(draft.body, EventBody::StepStarted(_))))
     });
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "a decision", |_| {
             !world.plugins.decisions.lock().unwrap().is_empty()
@@ -136,9 +132,7 @@ async fn claim_14_a_terminal_that_cannot_be_stored_is_recoverys() {
     let mut world = World::new(Scripted::new(|_, _| say("hi")));
     world.settings.lease = Duration::from_millis(300);
     world.memory.fail_when(ends);
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     // The runner's `done` is in the same commit: neither is there.
     world
         .until(session, "recovery", |dump| {
@@ -187,9 +181,7 @@ async fn a_commit_whose_answer_was_lost_is_stored_once() {
 async fn coord_3_an_interrupt_drops_the_wakes_before_it() {
     let world = World::new(one_call("look"));
     let _gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;
@@ -212,9 +204,7 @@ async fn coord_4_a_wake_in_the_cleanup_starts_one_successor_after_it() {
     let world = World::new(one_call("look"));
     let _look = world.plugins.hold("look");
     let gate = world.memory.gate(ends);
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;
@@ -240,9 +230,7 @@ async fn coord_5_a_run_in_the_cleanup_gets_the_successors_outcome() {
     let world = World::new(one_call("look"));
     let _look = world.plugins.hold("look");
     let gate = world.memory.gate(ends);
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;
@@ -274,9 +262,7 @@ async fn coord_5_a_run_in_the_cleanup_gets_the_successors_outcome() {
 async fn coord_7_a_wake_while_the_terminal_settles_is_not_lost() {
     let world = World::new(Scripted::new(|_, _| say("ok")));
     let gate = world.memory.gate(ends);
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     gate.reached(1).await;
     process.prompt(session, "two").await;
     gate.open();
@@ -288,9 +274,7 @@ async fn coord_7_a_wake_while_the_terminal_settles_is_not_lost() {
 async fn inbox_13_a_prompt_beside_a_held_terminal_runs_without_another_call() {
     let world = World::new(Scripted::new(|_, _| say("ok")));
     let gate = world.memory.gate(ends);
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     gate.reached(1).await;
     process.steer(session, "two").await;
     gate.open();
@@ -314,9 +298,7 @@ async fn coord_8_a_failing_execution_tells_its_waiters_and_the_wake_still_runs()
             })]),
         )
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -414,9 +396,7 @@ async fn inbox_10_a_promotion_that_fails_leaves_the_input_pending() {
         matches!(&commit.write, Write::Append(append)
             if append.events.iter().any(|draft| matches!(draft.body, EventBody::InputPromoted { .. })))
     });
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "a decision", |_| {
             !world.plugins.decisions.lock().unwrap().is_empty()
@@ -453,9 +433,7 @@ async fn int_3_a_call_that_streams_was_not_started_and_a_once_call_is_unknown() 
         answer
     }));
     let _gate = world.plugins.hold("act");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "both", |dump| {
             lines(dump).contains("{\\\"n\\\":") && world.plugins.count("act") == 1
@@ -482,9 +460,7 @@ async fn int_6_an_interrupt_before_the_first_byte_leaves_no_empty_message() {
             say("ok")
         }
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -525,9 +501,7 @@ async fn recov_4_a_call_that_streamed_was_not_started() {
         });
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a chunk", |dump| {
             dump.events.iter().any(|e| e.kind == "step.output")
@@ -558,9 +532,7 @@ async fn recov_8_a_hosted_call_without_result_is_missing_one() {
         });
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a chunk", |dump| {
             dump.events.iter().any(|e| e.kind == "step.output")
@@ -594,9 +566,7 @@ async fn tool_7_a_hosted_pair_is_in_its_place_in_the_next_request() {
             ModelEvent::Finished(FinishReason::Stop),
         ])
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     world.idle(session).await;
     process.prompt(session, "two").await;
     world.idle(session).await;
@@ -621,9 +591,7 @@ async fn tool_1_a_call_whose_start_cannot_be_stored_does_not_run() {
         matches!(&commit.write, Write::Append(append)
             if append.events.iter().any(|draft| matches!(draft.body, EventBody::CallStarted { .. })))
     });
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() >= 1
@@ -655,9 +623,7 @@ async fn tool_3_a_call_starts_while_the_next_ones_arguments_stream() {
         answer.extend(second);
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let text: Vec<String> = lines(&dump).lines().map(str::to_owned).collect();
     let at = |needle: &str| text.iter().position(|line| line.contains(needle)).unwrap();
@@ -682,9 +648,7 @@ async fn tool_9_running_calls_are_awaited_when_the_stream_breaks() {
         answer
     }));
     let look = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "both calls", |_| {
             world.plugins.count("look") + world.plugins.count("put") == 2
@@ -708,9 +672,7 @@ async fn tool_10_two_equal_calls_have_keys_of_their_own() {
             say("done")
         }
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world.idle(session).await;
     let calls = world.plugins.calls.lock().unwrap().clone();
     assert_ne!(calls[0].key, calls[1].key);
@@ -719,9 +681,7 @@ async fn tool_10_two_equal_calls_have_keys_of_their_own() {
 #[tokio::test]
 async fn tool_12_a_pure_call_costs_no_commit_of_its_own() {
     let world = World::new(one_call("look"));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world.idle(session).await;
     assert_eq!(process.link.commits(), 4);
     assert_eq!(world.count(session, "call.started").await, 0);
@@ -739,9 +699,7 @@ async fn model_5_a_retry_is_durable_before_its_wait_and_sends_the_same() {
     }));
     let mut world = world;
     world.settings.max_tries = 2;
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let retry = dump
         .events
@@ -777,9 +735,7 @@ async fn model_6_a_permanent_failure_is_asked_once() {
             retry_after_ms: None,
         })])
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     assert!(lines(&dump).contains("bad key"));
     assert_eq!(world.plugins.request_count(), 1);
@@ -814,9 +770,7 @@ async fn model_8_a_reset_after_output_goes_to_the_runner_with_its_results() {
             answer
         },
     ));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     assert!(dump.items.iter().any(
         |item| matches!(&item.body, ItemBody::Assistant(a) if matches!(a.ending, Ending::Failed(_)))
@@ -895,9 +849,7 @@ async fn step_2_state_comes_back_byte_for_byte_in_another_process() {
         },
     ));
     let _gate = world.plugins.hold("put");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the call", |_| world.plugins.count("put") == 1)
         .await;
@@ -996,9 +948,7 @@ async fn step_6_a_decision_that_names_what_does_not_exist_fails_by_its_name() {
             },
             |_, _| say("never"),
         ));
-        let process = world.start(None);
-        let session = process.session().await;
-        process.prompt(session, "go").await;
+        let (_process, session) = world.begin("go").await;
         let dump = world.idle(session).await;
         let failed = dump
             .events
@@ -1025,9 +975,7 @@ async fn step_10_a_trap_keeps_the_results_before_it() {
         },
         |_, _| call(&[("c", "look", "{}")]),
     ));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     assert!(
         dump.items
@@ -1048,51 +996,9 @@ async fn step_10_a_trap_keeps_the_results_before_it() {
 }
 
 #[tokio::test]
-async fn a_compaction_moves_the_context_and_keeps_the_history() {
-    let world = World::new(Scripted::with_runner(
-        |view| {
-            let action = match (&view.trigger, view.context.after) {
-                (Trigger::TurnStarted, 0) if view.fresh.after > 1 => {
-                    Action::Compact(mainstay_core::plugin::Compact {
-                        through: view.fresh.after,
-                        summary: mainstay_core::plugin::Summary::Text("what was before".into()),
-                    })
-                }
-                _ => return plain_loop(view),
-            };
-            Ok(Decision {
-                entries: Vec::new(),
-                action,
-                state: None,
-            })
-        },
-        |_, n| say(&format!("answer {n}")),
-    ));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
-    world.idle(session).await;
-    process.prompt(session, "two").await;
-    let dump = world.idle(session).await;
-    let requests = world.plugins.requests.lock().unwrap().clone();
-    let last: Vec<String> = requests
-        .last()
-        .unwrap()
-        .messages
-        .iter()
-        .map(|m| format!("{m:?}"))
-        .collect();
-    assert_eq!(last.len(), 2, "{last:?}");
-    assert!(last[0].contains("what was before") && last[1].contains("two"));
-    assert_eq!(user_texts(&dump), ["one", "two"]);
-}
-
-#[tokio::test]
 async fn log_9_a_follower_that_pauses_meets_every_event_once() {
     let world = World::new(Scripted::new(|_, _| say("ok")));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "one").await;
+    let (process, session) = world.begin("one").await;
     world.idle(session).await;
     let mut log = Box::pin(process.node.log(session, 0, true));
     let mut seqs = Vec::new();
@@ -1156,9 +1062,7 @@ async fn log_17_streamed_text_is_flushed_in_few_chunks_and_not_repeated() {
         answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
         answer
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let first = dump
         .events
@@ -1267,9 +1171,7 @@ async fn recov_12_two_nodes_recover_one_claim_once() {
             say("ok")
         }
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -1309,9 +1211,7 @@ async fn recov_12_two_nodes_recover_one_claim_once() {
 async fn claim_16_the_claim_goes_last_and_in_the_terminals_commit() {
     let world = World::new(one_call("put"));
     let _gate = world.plugins.hold("put");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the call", |_| world.plugins.count("put") == 1)
         .await;
@@ -1339,9 +1239,7 @@ async fn a_run_waits_for_the_recovery_of_a_dead_claim() {
             say("ok")
         }
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1
@@ -1419,9 +1317,7 @@ async fn log_7_live_events_are_not_in_the_log_and_leave_no_hole() {
 #[tokio::test]
 async fn step_1_decision_and_digests_are_in_the_log_before_the_effect() {
     let world = World::new(Scripted::new(|_, _| later(60_000, say("never"))));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "the request", |_| {
             world.plugins.request_count() == 1

@@ -36,9 +36,7 @@ fn texts(request: &ModelRequest) -> Vec<String> {
 #[tokio::test]
 async fn a_prompt_is_answered_in_three_commits() {
     let world = World::new(Scripted::new(|_, _| say("hello")));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "hi").await;
+    let (process, session) = world.begin("hi").await;
     let dump = world.idle(session).await;
     let kinds: Vec<&str> = dump
         .events
@@ -67,9 +65,7 @@ async fn a_prompt_is_answered_in_three_commits() {
 #[tokio::test]
 async fn coord_1_two_runs_at_once_share_one_execution() {
     let world = World::new(Scripted::new(|_, _| say("hello")));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "hi").await;
+    let (process, session) = world.begin("hi").await;
     let (a, b) = tokio::join!(
         process.node.run(session, None),
         process.node.run(session, None)
@@ -89,9 +85,7 @@ async fn coord_1_two_runs_at_once_share_one_execution() {
 async fn coord_2_a_thousand_wakes_make_one_execution() {
     let world = World::new(once_then_stop(&[("c1", "look", "{}")]));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the step", |dump| {
             dump.events.iter().any(|e| e.kind == "step.started")
@@ -126,9 +120,7 @@ async fn coord_6_interrupting_an_idle_session_says_that_nothing_ran() {
 async fn coord_9_a_waiter_that_gives_up_stops_nothing() {
     let world = World::new(once_then_stop(&[("c1", "look", "{}")]));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "the claim", |dump| dump.claim.is_some())
         .await;
@@ -183,9 +175,7 @@ async fn inbox_5_steers_enter_together_at_the_next_boundary() {
         ("c2", "look", "{}"),
     ]));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "two calls", |_| world.plugins.count("look") == 2)
         .await;
@@ -216,9 +206,7 @@ async fn inbox_6_a_queued_prompt_waits_for_the_turns_end() {
         }
     }));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "first").await;
+    let (process, session) = world.begin("first").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;
@@ -277,9 +265,7 @@ async fn inbox_8_a_control_parts_the_steers() {
     use mainstay_core::id::InputId;
     let world = World::new(once_then_stop(&[("c1", "look", "{}")]));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;
@@ -422,9 +408,7 @@ async fn step_9_settling_and_deciding_are_one_commit_unless_the_runner_is_slow()
             .plugins
             .decide_ms
             .store(pause, std::sync::atomic::Ordering::SeqCst);
-        let process = world.start(None);
-        let session = process.session().await;
-        process.prompt(session, "go").await;
+        let (process, session) = world.begin("go").await;
         world.idle(session).await;
         // Claim; decision; settled + decision; settled + end. A slow runner parts each of the last three.
         assert_eq!(process.link.commits(), if combined { 4 } else { 7 });
@@ -448,9 +432,7 @@ async fn tool_2_calls_of_one_answer_run_side_by_side() {
         }
     }));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     world
         .until(session, "all five", |_| world.plugins.count("look") == 5)
         .await;
@@ -484,9 +466,7 @@ async fn tool_4_bad_calls_get_results_of_their_own() {
         ("c3", "look", r#"{"n":"text"}"#),
         ("c4", "look", r#"{"n":1}"#),
     ]));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let outcomes: Vec<(String, ToolOutcome)> = dump
         .items
@@ -519,9 +499,7 @@ async fn tool_5_a_trap_is_one_calls_result() {
         ("c2", "look", "{}"),
         ("c3", "put", "{}"),
     ]));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let text = mainstay_test_simulation::world::lines(&dump);
     assert!(text.contains("trapped in call"));
@@ -541,9 +519,7 @@ async fn tool_8_and_model_9_an_answer_without_a_finish_is_no_clean_end() {
             }),
         ])
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let kinds: Vec<&str> = dump.events.iter().map(|e| e.kind.as_str()).collect();
     let settled = kinds.iter().position(|k| *k == "call.settled").unwrap();
@@ -567,9 +543,7 @@ async fn model_7_five_tries_and_no_more() {
             retry_after_ms: None,
         })])
     }));
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     assert_eq!(world.count(session, "retry.scheduled").await, 4);
     assert_eq!(world.count(session, "model.ended").await, 1);
@@ -610,9 +584,7 @@ async fn model_10_events_that_break_a_rule_fail_the_step_by_its_name() {
     ];
     for (script, rule) in cases {
         let world = World::new(Scripted::new(move |_, _| events(script.clone())));
-        let process = world.start(None);
-        let session = process.session().await;
-        process.prompt(session, "go").await;
+        let (_process, session) = world.begin("go").await;
         let dump = world.idle(session).await;
         let text = mainstay_test_simulation::world::lines(&dump);
         assert!(text.contains(rule), "{rule}: {text}");
@@ -635,9 +607,7 @@ async fn int_2_ended_calls_keep_their_results_and_the_others_say_interrupted() {
     }));
     let _put = world.plugins.hold("put");
     let _act = world.plugins.hold("act");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
+    let (process, session) = world.begin("go").await;
     world
         .until(session, "one result and two starts", |dump| {
             let count = |kind: &str| dump.events.iter().filter(|e| e.kind == kind).count();
@@ -668,9 +638,7 @@ async fn int_2_ended_calls_keep_their_results_and_the_others_say_interrupted() {
 async fn int_4_what_was_pending_stays_pending_until_the_next_wake() {
     let world = World::new(once_then_stop(&[("c1", "look", "{}")]));
     let gate = world.plugins.hold("look");
-    let process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "first").await;
+    let (process, session) = world.begin("first").await;
     world
         .until(session, "a call", |_| world.plugins.count("look") == 1)
         .await;

@@ -9,5 +9,5 @@ mod memory;
 pub mod postgres;
 
 pub use clock::ManualClock;
-pub use mainstay_core::rebuild::rebuild;
+pub use mainstay_core::rebuild::{rebuild, rebuild_beside};
 pub use memory::{Gate, Logged, MemoryStore};

@@ -222,6 +222,7 @@ impl MemoryStore {
             execution: None,
             recovery: None,
             data: serde_json::json!([1]),
+            compacted: None,
         };
         rows.events.push(record);
     }

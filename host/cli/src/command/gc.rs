@@ -1,6 +1,7 @@
 //! `mainstay gc`: remove what nothing needs any more.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_core::port::Store;
 use mainstay_server::Collector as _;
@@ -16,7 +17,9 @@ use crate::printer::{size, tame};
 pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
     let ask = Collect {
         dry_run: args.dry_run,
-        keep_ms: Some(u64::try_from(args.keep.as_millis()).unwrap_or(u64::MAX)),
+        keep_ms: Some(ms(args.keep)),
+        sessions_ms: args.sessions.map(ms),
+        bodies_ms: args.bodies.map(ms),
     };
     let collected = match context.way().await? {
         Way::Server(client) => client.collect(&ask).await?,
@@ -24,7 +27,7 @@ pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
             let loaded = context.config()?;
             let store = Arc::new(access::write(&paths).await?);
             let plugins = Plugins::new(&paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
-            let collector = Collector::new(Arc::clone(&store), Arc::new(plugins));
+            let collector = Collector::new(Arc::clone(&store), Arc::new(plugins), loaded.keep);
             let done = collector.collect(ask).await;
             store.close().await;
             done.map_err(|error| {
@@ -39,6 +42,10 @@ pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
         return Ok(());
     }
     tell(context, &collected)
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn tell(context: &Context, collected: &Collected) -> Result<()> {
@@ -68,6 +75,19 @@ fn tell(context: &Context, collected: &Collected) -> Result<()> {
         ("blobs", collected.blobs, collected.blob_bytes),
     ] {
         printer.line(format!("{count} {what}, {}", size(bytes)))?;
+    }
+    if collected.sessions > 0 {
+        printer.line(format!(
+            "{} sessions past their retention",
+            collected.sessions
+        ))?;
+    }
+    if collected.bodies > 0 {
+        let bytes = size(collected.body_bytes);
+        printer.line(format!(
+            "{} bodies of old events, {bytes}",
+            collected.bodies
+        ))?;
     }
     printer.note(if collected.dry_run {
         format!(

@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod gc;
 mod plugin;
+pub(crate) mod replay;
 mod run;
 mod serve;
 mod session;
@@ -26,6 +27,7 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<()> 
         Command::Serve(args) => serve::serve(context, args).await,
         Command::Session(args) => session::session(context, args).await,
         Command::Plugin(args) => plugin::plugin(context, args).await,
+        Command::Replay(args) => replay::replay(context, args).await,
         Command::Doctor(args) => doctor::doctor(context, &args).await,
         Command::Backup(args) => backup::backup(context, &args).await,
         Command::Gc(args) => gc::gc(context, &args).await,

@@ -19,6 +19,13 @@ use crate::error::{Code, Error, Result};
 use crate::plugins::{self, Plugins};
 use crate::printer::{brief, tame};
 
+mod author;
+mod build;
+mod check;
+mod foreign;
+mod new;
+mod test;
+
 /// Who answers for the plugins.
 enum Admin {
     Server(Client),
@@ -26,6 +33,13 @@ enum Admin {
 }
 
 pub(crate) async fn plugin(context: &Context, args: Plugin) -> Result<()> {
+    let args = match args {
+        Plugin::New(args) => return new::new(context, &args),
+        Plugin::Build(args) => return build::build(context, args).await,
+        Plugin::Check(args) => return check::check(context, args).await,
+        Plugin::Test(args) => return test::test(context, args).await,
+        args => args,
+    };
     if let Plugin::Inspect { plugin } = &args
         && let Some(bytes) = fetch(context, plugin).await?
     {
@@ -64,6 +78,9 @@ pub(crate) async fn plugin(context: &Context, args: Plugin) -> Result<()> {
 async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
     let printer = &context.printer;
     match args {
+        Plugin::New(_) | Plugin::Build(_) | Plugin::Check(_) | Plugin::Test(_) => {
+            unreachable!("these need no store")
+        }
         Plugin::List => {
             for plugin in all(admin).await? {
                 if printer.json {
@@ -121,7 +138,10 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
                 printer
                     .value(&serde_json::json!({ "removed": { "kind": kind, "alias": alias } }))?;
             } else {
-                printer.note(format!("removed the name `{}`", tame(&alias)));
+                printer.note(format!(
+                    "removed the name `{}`; `mainstay gc` removes the component once nothing needs it",
+                    tame(&alias)
+                ));
             }
         }
         Plugin::Alias {

@@ -18,6 +18,7 @@ use mainstay_core::plugin::{
 use mainstay_core::{BoxError, chain};
 use reqwest::header::{self, HeaderMap, HeaderName};
 use reqwest::{Method, redirect};
+use sha2::{Digest as _, Sha256};
 use url::{Host, Url};
 
 mod address;
@@ -108,6 +109,8 @@ pub struct Egress {
     /// Replaced at run time; the next request or call goes by what is here then.
     grants: RwLock<HashMap<(Kind, String), Arc<Grants>>>,
     redactor: Redactor,
+    /// Of this process alone.
+    salt: [u8; 16],
     media: Arc<dyn MediaSource>,
     limits: EgressLimits,
     /// Connects to public addresses alone.
@@ -157,6 +160,7 @@ impl Egress {
         Ok(Self {
             grants: RwLock::default(),
             redactor,
+            salt: mainstay_core::id::EventId::new().0.into_bytes(),
             media,
             limits,
             public: client(false, certificates)?,
@@ -221,6 +225,23 @@ impl Egress {
             {
                 self.redactor.learn(&value);
                 names.push(rule.name.clone());
+            }
+        }
+        names
+    }
+
+    /// A name for each secret that is asked for, bound, and has a value: the same for the same value,
+    /// and of no use without it.
+    pub(crate) async fn rated(&self, info: &PluginInfo, alias: &str) -> Vec<String> {
+        let grants = self.granted(info.kind, alias);
+        let mut names = Vec::new();
+        for rule in &info.secrets {
+            if let Some(source) = grants.secrets.get(&rule.name)
+                && let Ok(value) = source.read().await
+            {
+                let mut hash = Sha256::new_with_prefix(self.salt);
+                hash.update(value);
+                names.push(format!("secret {}", STANDARD.encode(hash.finalize())));
             }
         }
         names

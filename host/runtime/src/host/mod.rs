@@ -36,7 +36,7 @@ pub(crate) struct Guest {
 }
 
 /// Handles that one instance may hold.
-const HANDLES_MAX: usize = 10_000;
+pub(crate) const HANDLES_MAX: usize = 10_000;
 
 impl Guest {
     pub(crate) fn new(

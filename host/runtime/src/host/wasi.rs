@@ -1,15 +1,15 @@
 //! WASI, as little of it as there can be. Nothing is inherited of the host: no variables, no
 //! arguments, no input, no output, no network.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::time::Duration;
 
 use mainstay_core::id::Millis;
 use mainstay_core::plugin::Workspace;
+use rand_core::TryRng;
 use sha2::{Digest as _, Sha256};
-use wasmtime_wasi::{
-    Deterministic, FsPerms, HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder,
-};
+use wasmtime_wasi::{FsPerms, HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder};
 
 /// Where a toolbox finds the session's folder.
 const WORKSPACE: &str = "/workspace";
@@ -70,12 +70,60 @@ impl HostMonotonicClock for Still {
     }
 }
 
-/// Bytes before the numbers repeat.
-const CYCLE_BLOCKS: u32 = 128;
+/// Random numbers that follow from a seed: block after block of its hash, made when it is read. Most
+/// guests never read one.
+struct Seeded {
+    seed: String,
+    role: &'static str,
+    next: u32,
+    /// What is left of the block that was made last.
+    left: Vec<u8>,
+}
 
-fn random(seed: &str, role: &str) -> Deterministic {
-    let bytes = (0..CYCLE_BLOCKS).flat_map(|index| block(seed, role, index));
-    Deterministic::new(bytes.collect())
+fn random(seed: &str, role: &'static str) -> Seeded {
+    Seeded {
+        seed: seed.to_owned(),
+        role,
+        next: 0,
+        left: Vec::new(),
+    }
+}
+
+impl Seeded {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes);
+        bytes
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            if self.left.is_empty() {
+                self.left = block(&self.seed, self.role, self.next).to_vec();
+                // From the first byte to the last.
+                self.left.reverse();
+                self.next = self.next.wrapping_add(1);
+            }
+            *byte = self.left.pop().expect("a block has bytes");
+        }
+    }
+}
+
+impl TryRng for Seeded {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(u32::from_le_bytes(self.take()))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(u64::from_le_bytes(self.take()))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        self.fill(bytes);
+        Ok(())
+    }
 }
 
 fn block(seed: &str, role: &str, index: u32) -> [u8; 32] {

@@ -24,6 +24,9 @@ use mainstay_runtime::limits::Limits;
 use mainstay_runtime::{MemorySource, Runtime, RuntimeConfig};
 use tokio_util::sync::CancellationToken;
 
+/// Guests that may be alive at the same time.
+pub const INSTANCES: u32 = 32;
+
 pub struct Host {
     pub runtime: Arc<Runtime>,
     pub source: Arc<MemorySource>,
@@ -64,7 +67,7 @@ pub fn runtime_in(
 ) -> Arc<Runtime> {
     let config = RuntimeConfig {
         limits,
-        instances: 32,
+        instances: INSTANCES,
         ..RuntimeConfig::new(dir)
     };
     Arc::new(Runtime::new(config, source, egress).unwrap())

@@ -7,6 +7,7 @@ mod export;
 mod gc;
 mod health;
 mod input;
+mod media;
 mod message;
 mod openapi;
 mod plugin;
@@ -55,6 +56,7 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
         .route("/sessions/{session}/idle", get(session::idle))
         .route("/sessions/{session}/messages", get(message::list))
         .route("/sessions/{session}/events", get(event::read))
+        .route("/media/{digest}", get(media::read))
         .route(
             "/plugins",
             get(plugin::list).merge(

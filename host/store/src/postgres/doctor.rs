@@ -140,6 +140,7 @@ fn stored(
         check,
         stored: Stored::default(),
         any,
+        sofar: (0, 0),
     };
     for input in each::<InputColumns>(session, row, "inputs")? {
         rows.input(input);
@@ -212,7 +213,8 @@ const SESSION_ROWS: &str = "
            c.execution::text AS execution, c.owner::text AS owner, c.expires_at, c.data AS claim,
            (SELECT json_agg(json_build_array(i.id, i.seq, i.status, i.intent, i.data) ORDER BY i.seq)
               FROM input i WHERE i.session = k.id)::text AS inputs,
-           (SELECT json_agg(json_build_array(i.seq, i.n, i.is_message, i.bytes, i.data)
+           (SELECT json_agg(json_build_array(i.seq, i.n, i.is_message, i.bytes, i.items_to,
+                                             i.bytes_to, i.data)
                             ORDER BY i.seq, i.n)
               FROM item i WHERE i.session = k.id)::text AS items,
            (SELECT json_agg(json_build_array(t.seq, t.started_at, t.settled_at, t.runner, t.provider,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
-use mainstay_core::event::{EventBody, Record};
+use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -20,6 +20,7 @@ use sqlx::postgres::PgRow;
 use super::PostgresStore;
 use super::read;
 use super::statement::{Arg, Statement};
+use crate::value::digests_named;
 use crate::value::{Read, signed, unsigned};
 
 // claim_renew: extends leases. An execution that is not among the answers is lost.
@@ -293,16 +294,8 @@ impl Store for PostgresStore {
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         const ACTION: &str = "read open steps";
         let rows = self.rows(ACTION, &read::step_open()).await?;
-        let events = read::steps(&rows).map_err(|error| self.failed(ACTION, error))?;
-        let mut digests = HashSet::new();
-        for event in events {
-            if let EventBody::StepStarted(started) = event.body {
-                digests.insert(started.runner.digest.clone());
-                digests.extend(started.provider.iter().map(|one| one.digest.clone()));
-                digests.extend(started.toolboxes.iter().map(|one| one.digest.clone()));
-            }
-        }
-        Ok(digests)
+        let steps = read::steps(&rows).map_err(|error| self.failed(ACTION, error))?;
+        Ok(digests_named(steps))
     }
 }
 

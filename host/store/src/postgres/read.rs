@@ -2,7 +2,7 @@
 //! snapshot.
 
 use mainstay_core::claim::Claim;
-use mainstay_core::event::{Event, Record};
+use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -112,10 +112,14 @@ impl Loaded {
         struct Kept {
             #[serde(default)]
             origin: Option<Origin>,
+            #[serde(default)]
+            compacted_through: Seq,
         }
         let row = &self.row;
         let data: String = row.try_get("o_data")?;
-        tail.session.origin = parse::<Kept>(session, "session", &data)?.origin;
+        let kept: Kept = parse(session, "session", &data)?;
+        tail.session.origin = kept.origin;
+        tail.session.compacted_through = kept.compacted_through;
         let claim: Option<String> = row.try_get("o_claim")?;
         tail.claim = claim
             .map(|claim| parse(session, "claim", &claim))
@@ -168,7 +172,7 @@ pub(super) fn foreign_find(session: SessionId, unknown: Vec<String>) -> Statemen
 pub(super) fn event_page(session: SessionId, after: Seq, limit: i64) -> Statement {
     Statement::new(
         "SELECT s.head, e.session::text, e.seq, e.id::text, e.type, e.version, e.at,
-                e.execution::text, e.recovery::text, e.data
+                e.execution::text, e.recovery::text, e.data, e.compacted
            FROM session s
            LEFT JOIN LATERAL (
                 SELECT * FROM event WHERE session = s.id AND seq > $2 ORDER BY seq LIMIT $3) e ON true
@@ -202,6 +206,7 @@ fn event_row(row: &PgRow, first: usize) -> Result<EventRow, sqlx::Error> {
         row.try_get(first + 6)?,
         row.try_get(first + 7)?,
         row.try_get(first + 8)?,
+        row.try_get(first + 9)?,
     ))
 }
 
@@ -233,12 +238,18 @@ pub(super) fn item_rows(session: SessionId, rows: &[PgRow]) -> Read<Vec<Item>> {
     rows.map(|row| item(session, row.try_get(0)?)).collect()
 }
 
-// item_measure
+// item_measure: what is summed up at the end of the range, less what is before it.
 pub(super) fn item_measure(session: SessionId, range: Range) -> Statement {
     Statement::new(
-        "SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM item
-          WHERE session = $1 AND seq > $2
-            AND seq <= least($3, (SELECT shown FROM session WHERE id = $1))",
+        "SELECT coalesce(last.items_to, 0) - coalesce(before.items_to, 0),
+                coalesce(last.bytes_to, 0) - coalesce(before.bytes_to, 0)
+           FROM (SELECT least($3, (SELECT shown FROM session WHERE id = $1)) AS through) AS range
+           LEFT JOIN LATERAL (
+                SELECT items_to, bytes_to FROM item WHERE session = $1 AND seq <= range.through
+                 ORDER BY seq DESC, n DESC LIMIT 1) AS last ON true
+           LEFT JOIN LATERAL (
+                SELECT items_to, bytes_to FROM item WHERE session = $1 AND seq <= $2
+                 ORDER BY seq DESC, n DESC LIMIT 1) AS before ON true",
     )
     .bind(session.0)
     .bind(signed(range.after))
@@ -326,21 +337,14 @@ fn session_and_claim(row: &PgRow) -> Read<(Session, Option<Claim>)> {
 pub(super) fn step_open() -> Statement {
     Statement::new(
         "SELECT e.session::text, e.seq, e.id::text, e.type, e.version, e.at, e.execution::text,
-                e.recovery::text, e.data
+                e.recovery::text, e.data, e.compacted
            FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.stepping",
     )
 }
 
-pub(super) fn steps(rows: &[PgRow]) -> Read<Vec<Event>> {
-    let decoded = rows.iter().map(|row| {
-        let record = record(event_row(row, 0)?)?;
-        let session = record.session;
-        record.decode().map_err(|error| ReadError::Damaged {
-            session,
-            cause: error.to_string(),
-        })
-    });
-    decoded.collect()
+pub(super) fn steps(rows: &[PgRow]) -> Read<Vec<Record>> {
+    let rows = rows.iter();
+    rows.map(|row| record(event_row(row, 0)?)).collect()
 }
 
 // session_dump: everything of a session. Items too that a revert hides.
@@ -349,7 +353,8 @@ pub(super) fn session_dump(session: SessionId, unknown: Unknown) -> Statement {
         "SELECT s.id::text, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version,
                 c.data, c.expires_at,
                 (SELECT json_agg(json_build_array(e.session, e.seq, e.id, e.type, e.version, e.at,
-                                                  e.execution, e.recovery, e.data) ORDER BY e.seq)
+                                                  e.execution, e.recovery, e.data, e.compacted)
+                                 ORDER BY e.seq)
                    FROM event e WHERE e.session = s.id)::text,
                 ARRAY(SELECT i.data FROM item i WHERE i.session = s.id ORDER BY i.seq, i.n),
                 ARRAY(SELECT i.data FROM input i WHERE i.session = s.id ORDER BY i.seq),
@@ -487,7 +492,8 @@ pub(super) fn foreign_row(row: &PgRow) -> Read<(i64, String, i64)> {
 // event_raw: events of a session, whether or not it has a row.
 pub(super) fn event_raw(session: SessionId, after: Seq, limit: i64) -> Statement {
     Statement::new(
-        "SELECT session::text, seq, id::text, type, version, at, execution::text, recovery::text, data
+        "SELECT session::text, seq, id::text, type, version, at, execution::text, recovery::text, data,
+                compacted
            FROM event WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3",
     )
     .bind(session.0)

@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 
 use mainstay_core::claim::Claim;
-use mainstay_core::id::SessionId;
+use mainstay_core::id::{Seq, SessionId};
 use mainstay_core::port::StoreError;
-use mainstay_core::rebuild::Rebuild;
+use mainstay_core::rebuild::{Rebuild, Rows as Held};
+use mainstay_core::stub;
 use mainstay_core::tail::{Changes, InputStatus, Origin};
 use sqlx::postgres::PgRow;
 use sqlx::{Executor as _, PgConnection, Row as _};
@@ -16,7 +17,7 @@ use super::PostgresStore;
 use super::statement::Statement;
 use super::{read, write};
 use crate::rows::Rows;
-use crate::value::ReadError;
+use crate::value::{ReadError, parse, unsigned};
 
 const ACTION: &str = "rebuild a session's rows";
 const PAGE: i64 = 512;
@@ -78,14 +79,22 @@ impl PostgresStore {
             .transpose()
             .map_err(|error| damaged(format!("claim: {error}")))?;
 
-        let Rebuild { mut tail, rows } = self.replay(conn, session).await?;
-        // Where it was imported from is in no event.
-        #[derive(serde::Deserialize)]
+        let Rebuild { mut tail, mut rows } = self.replay(conn, session).await?;
+        // Where it was imported from, and how far its bodies were compacted, is in no event.
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
         struct Kept {
             origin: Option<Origin>,
+            compacted_through: Seq,
         }
         let kept = data.and_then(|data| serde_json::from_str::<Kept>(&data).ok());
-        tail.session.origin = kept.and_then(|kept| kept.origin);
+        let kept = kept.unwrap_or_default();
+        tail.session.origin = kept.origin;
+        tail.session.compacted_through = kept.compacted_through;
+        if kept.compacted_through > 0 {
+            let held = self.texts(conn, session).await?;
+            stub::fill(&mut rows, &held);
+        }
         let known = about("SELECT id, intent FROM input WHERE session = $1");
         let (mut known_ids, mut aimed) = (HashSet::new(), HashSet::new());
         for row in self.on(conn, known).await? {
@@ -129,6 +138,24 @@ impl PostgresStore {
         }
         conn.execute(sqlx::raw_sql("COMMIT")).await?;
         Ok(())
+    }
+
+    /// The rows that hold the text of stubs.
+    async fn texts(&self, conn: &mut PgConnection, session: SessionId) -> Result<Held, ReadError> {
+        let about = |sql| Statement::new(sql).bind(session.0);
+        let mut held = Held::default();
+        let items = about("SELECT seq, n, data FROM item WHERE session = $1");
+        for row in self.on(conn, items).await? {
+            let n = u32::try_from(row.try_get::<i64, _>(1)?).unwrap_or(u32::MAX);
+            let item = parse(session, "item", row.try_get(2)?)?;
+            held.items.insert((unsigned(row.try_get(0)?), n), item);
+        }
+        let inputs = about("SELECT seq, data FROM input WHERE session = $1");
+        for row in self.on(conn, inputs).await? {
+            let input = parse(session, "input", row.try_get(1)?)?;
+            held.inputs.insert(unsigned(row.try_get(0)?), input);
+        }
+        Ok(held)
     }
 
     async fn replay(

@@ -201,13 +201,13 @@ fn event(row: &EventRow) -> impl Serialize {
     struct Named {
         call: String,
     }
-    let (session, seq, id, kind, version, at, execution, recovery, data) = row;
+    let (session, seq, id, kind, version, at, execution, recovery, data, compacted) = row;
     let settled = (kind == "call.settled").then(|| serde_json::from_str::<Settled>(data));
     let settled = settled.and_then(Result::ok);
     let step = settled.as_ref().map(|settled| settled.step);
     let call = settled.map(|settled| json(&settled.result.call));
     (
-        session, seq, id, kind, version, at, execution, recovery, data, step, call,
+        session, seq, id, kind, version, at, execution, recovery, data, compacted, step, call,
     )
 }
 

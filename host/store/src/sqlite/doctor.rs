@@ -296,6 +296,7 @@ type EventColumns = (
     Option<String>,
     Option<String>,
     String,
+    Option<String>,
 );
 
 /// The next events of a session. What cannot be read is told in words.
@@ -305,7 +306,7 @@ pub(super) async fn page(
     after: Seq,
 ) -> Result<Vec<(Seq, Result<Record, String>)>, sqlx::Error> {
     let rows: Vec<EventColumns> = sqlx::query_as(
-        "SELECT seq, id, type, version, at, execution, recovery, data
+        "SELECT seq, id, type, version, at, execution, recovery, data, compacted
            FROM event WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
     )
     .bind(key)
@@ -320,7 +321,7 @@ pub(super) async fn page(
 }
 
 fn record(row: EventColumns) -> Result<Record, String> {
-    let (seq, id, kind, version, at, execution, recovery, data) = row;
+    let (seq, id, kind, version, at, execution, recovery, data, compacted) = row;
     let wrong = |error: uuid::Error| error.to_string();
     Ok(Record {
         session: SessionId(uuid::Uuid::nil()),
@@ -332,6 +333,7 @@ fn record(row: EventColumns) -> Result<Record, String> {
         execution: execution.map(|id| id.parse()).transpose().map_err(wrong)?,
         recovery: recovery.map(|id| id.parse()).transpose().map_err(wrong)?,
         data: serde_json::from_str(&data).map_err(|error| error.to_string())?,
+        compacted,
     })
 }
 

@@ -8,7 +8,7 @@
 //! - [`file`] checks a file before SQLite opens it.
 //! - [`foreign`] looks for what a newer build has written.
 //! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,
-//!   [`rebuild`] writes rows anew from their log.
+//!   [`retention`] what is too old, [`rebuild`] writes rows anew from their log.
 //!
 //! The store's clock is wall time as it was when the file was opened and the monotonic clock since.
 
@@ -19,6 +19,7 @@ mod foreign;
 pub mod gc;
 mod read;
 mod rebuild;
+pub mod retention;
 mod rows;
 mod writer;
 
@@ -31,7 +32,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
-use mainstay_core::event::{EventBody, Record};
+use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -42,11 +43,14 @@ use mainstay_core::port::{
 use mainstay_core::tail::{Input, Tail};
 use sqlx::migrate::Migrator;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::{Holder, Lock, TakeError};
+use crate::value::digests_named;
 use writer::{Action, Job, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -189,6 +193,7 @@ struct Shared {
     opened: (Millis, Millis),
     cache: Mutex<Cache>,
     recent: gc::Recent,
+    aliases: Mutex<Names>,
     /// Outlives the writer.
     lock: Mutex<Option<Lock>>,
     groups: AtomicU64,
@@ -209,6 +214,7 @@ impl Shared {
                 tick: 0,
             }),
             recent: gc::Recent::default(),
+            aliases: Mutex::default(),
             lock: Mutex::new(lock),
             groups: AtomicU64::new(0),
             commits: AtomicU64::new(0),
@@ -225,6 +231,31 @@ impl Shared {
 
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn aliases(&self) -> MutexGuard<'_, Names> {
+        self.aliases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process alone writes the file.
+    fn is_owner(&self) -> bool {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        lock.is_some()
+    }
+}
+
+/// All names, which every decision asks for. Only the owner of the file changes them.
+#[derive(Default)]
+struct Names {
+    /// Changes so far: what was read before one is not kept after it.
+    changes: u64,
+    read: Option<Arc<[Alias]>>,
+}
+
+impl Names {
+    fn change(&mut self) {
+        self.changes += 1;
+        self.read = None;
     }
 }
 
@@ -342,6 +373,8 @@ impl SqliteStore {
             .filename(&file)
             .create_if_missing(true)
             .page_size(PAGE_BYTES)
+            // Of a new file alone; an older one keeps its free pages and uses them again.
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .busy_timeout(Duration::from_millis(50))
             .disable_statement_logging();
         if content == file::Content::Nothing {
@@ -950,62 +983,48 @@ impl Store for SqliteStore {
                 Ok(query.execute(conn).await?.rows_affected())
             })
         });
-        self.run("store an alias", action).await.map(drop)
+        let done = self.run("store an alias", action).await.map(drop);
+        // Whatever came of it: an error does not say that nothing was stored.
+        self.shared.aliases().change();
+        done
     }
 
     async fn aliases(&self) -> Result<Vec<Alias>, StoreError> {
         const ACTION: &str = "list aliases";
-        let mut conn = self.reader(ACTION).await?;
-        let rows: Vec<(String, String, String, Option<String>)> =
-            sqlx::query_as("SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias")
-                .fetch_all(&mut *conn)
-                .await
-                .map_err(|error| StoreError::Unavailable {
-                    action: ACTION,
-                    cause: error.into(),
-                })?;
-        let known = |(kind, alias, digest, source): (String, _, _, _)| {
-            let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
-            let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
-            Some(Alias {
-                kind,
-                alias,
-                digest,
-                source,
-            })
+        let (changes, read) = {
+            let names = self.shared.aliases();
+            (names.changes, names.read.clone())
         };
-        let aliases: Vec<Alias> = rows.into_iter().filter_map(known).collect();
-        for alias in &aliases {
+        let aliases = match read {
+            Some(aliases) => aliases,
+            None => {
+                let mut conn = self.reader(ACTION).await?;
+                let aliases: Arc<[Alias]> = read::alias_list(&mut conn)
+                    .await
+                    .map_err(|error| error.during(ACTION))?
+                    .into();
+                if self.shared.is_owner() {
+                    let mut names = self.shared.aliases();
+                    if names.changes == changes {
+                        names.read = Some(Arc::clone(&aliases));
+                    }
+                }
+                aliases
+            }
+        };
+        for alias in aliases.iter() {
             self.shared.recent.touch(&alias.digest);
         }
-        Ok(aliases)
+        Ok(aliases.to_vec())
     }
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         const ACTION: &str = "read open steps";
         let mut conn = self.reader(ACTION).await?;
-        let events = read::step_open(&mut conn)
+        let steps = read::step_open(&mut conn)
             .await
             .map_err(|error| error.during(ACTION))?;
-        let mut digests = HashSet::new();
-        for event in events {
-            if let EventBody::StepStarted(started) = event.body {
-                digests.insert(started.runner.digest.clone());
-                digests.extend(
-                    started
-                        .provider
-                        .iter()
-                        .map(|provider| provider.digest.clone()),
-                );
-                digests.extend(
-                    started
-                        .toolboxes
-                        .iter()
-                        .map(|toolbox| toolbox.digest.clone()),
-                );
-            }
-        }
-        Ok(digests)
+        Ok(digests_named(steps))
     }
 }
 

@@ -3,24 +3,25 @@
 use std::collections::HashMap;
 
 use mainstay_core::claim::Claim;
-use mainstay_core::event::{Event, Record};
+use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
 use mainstay_core::model::Range;
-use mainstay_core::port::{Dump, Listed};
+use mainstay_core::plugin::Kind;
+use mainstay_core::port::{Alias, Dump, Listed};
 use mainstay_core::tail::{Call, Execution, Input, StepRow, Tail};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow as _, Row as _, SqliteConnection};
 
 use crate::value::{
     EventRow, Read, TailRow, claim_row, id, item, parse, parted, record, session_id, session_row,
-    tail, unsigned,
+    tail,
 };
-pub(super) use crate::value::{ReadError, json_ids, signed};
+pub(super) use crate::value::{ReadError, json_ids, signed, unsigned};
 
 // event_page
 const EVENT_PAGE: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?";
 
 pub(super) async fn event_page(
@@ -48,7 +49,7 @@ pub(super) async fn event_page(
 
 // event_known: events that bear one of these ids.
 const EVENT_KNOWN: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE id IN (SELECT value FROM json_each(?))";
 
 pub(super) async fn event_known(
@@ -66,7 +67,7 @@ pub(super) async fn event_known(
 
 // event_held: events of a session between two seqs, both included.
 const EVENT_HELD: &str = "
-    SELECT session, seq, id, type, version, at, execution, recovery, data
+    SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE session = ? AND seq >= ? AND seq <= ?";
 
 pub(super) async fn event_held(
@@ -103,6 +104,25 @@ pub(super) async fn input_known(
         .collect()
 }
 
+// alias_list: names of kinds that another build knows are for that one.
+const ALIAS_LIST: &str = "SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias";
+
+pub(super) async fn alias_list(conn: &mut SqliteConnection) -> Read<Vec<Alias>> {
+    let rows: Vec<(String, String, String, Option<String>)> =
+        sqlx::query_as(ALIAS_LIST).fetch_all(conn).await?;
+    let known = |(kind, alias, digest, source): (String, _, _, _)| {
+        let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
+        let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
+        Some(Alias {
+            kind,
+            alias,
+            digest,
+            source,
+        })
+    };
+    Ok(rows.into_iter().filter_map(known).collect())
+}
+
 // tail_session, tail_inputs, tail_step: the live ends of these sessions.
 const TAIL_SESSION: &str = "
     SELECT s.id, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version, c.data
@@ -113,7 +133,7 @@ const TAIL_INPUTS: &str = "
     SELECT session, data FROM input
      WHERE session IN (SELECT value FROM json_each(?)) AND status = 'pending' ORDER BY session, seq";
 const TAIL_STEP: &str = "
-    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
+    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
       FROM session s JOIN event e ON e.session = s.id AND e.seq >= s.step
      WHERE s.id IN (SELECT value FROM json_each(?)) AND s.step IS NOT NULL ORDER BY e.session, e.seq";
 
@@ -198,11 +218,17 @@ pub(super) async fn item_page(
     rows.iter().map(|data| item(session, data)).collect()
 }
 
-// item_measure
+// item_measure: what is summed up at the end of the range, less what is before it.
 const ITEM_MEASURE: &str = "
-    SELECT count(*), coalesce(sum(bytes), 0) FROM item
-     WHERE session = ?1 AND seq > ?2
-       AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))";
+    SELECT coalesce(last.items_to, 0) - coalesce(before.items_to, 0),
+           coalesce(last.bytes_to, 0) - coalesce(before.bytes_to, 0)
+      FROM (SELECT min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3)) AS through) AS range
+      LEFT JOIN item AS last
+             ON last.rowid = (SELECT rowid FROM item WHERE session = ?1 AND seq <= range.through
+                               ORDER BY seq DESC, n DESC LIMIT 1)
+      LEFT JOIN item AS before
+             ON before.rowid = (SELECT rowid FROM item WHERE session = ?1 AND seq <= ?2
+                                 ORDER BY seq DESC, n DESC LIMIT 1)";
 
 pub(super) async fn item_measure(
     conn: &mut SqliteConnection,
@@ -348,21 +374,12 @@ pub(super) async fn session_owing(conn: &mut SqliteConnection, limit: u32) -> Re
 
 // step_open: the events that began the open steps.
 const STEP_OPEN: &str = "
-    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data
+    SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
       FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.step IS NOT NULL";
 
-pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Event>> {
+pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Record>> {
     let rows: Vec<EventRow> = sqlx::query_as(STEP_OPEN).fetch_all(conn).await?;
-    let mut events = Vec::with_capacity(rows.len());
-    for row in rows {
-        let record = record(row)?;
-        let session = record.session;
-        events.push(record.decode().map_err(|error| ReadError::Damaged {
-            session,
-            cause: error.to_string(),
-        })?);
-    }
-    Ok(events)
+    rows.into_iter().map(record).collect()
 }
 
 /// Everything of a session, in the order of the log.

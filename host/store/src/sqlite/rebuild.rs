@@ -1,6 +1,6 @@
 //! Writes a session's rows anew from its log: what an operator does when they have come to differ, and
 //! the proof that the log is enough. The claim and the inputs' intents are told by no event and stay
-//! as they are.
+//! as they are; the text of bodies that were compacted is taken from the rows that have it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,13 @@ use mainstay_core::claim::Claim;
 use mainstay_core::event::Record;
 use mainstay_core::id::SessionId;
 use mainstay_core::port::StoreError;
-use mainstay_core::rebuild::Rebuild;
+use mainstay_core::rebuild::{Rebuild, Rows as Held};
+use mainstay_core::stub;
 use mainstay_core::tail::{Changes, InputStatus};
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
+use super::read::unsigned;
 use super::writer::Action;
 use super::{Shared, SqliteStore};
 use crate::rows::Rows;
@@ -95,16 +97,24 @@ async fn rebuild(
     let (aimed, known): (HashSet<String>, HashSet<String>) =
         (aimed.into_iter().collect(), known.into_iter().collect());
 
-    let Rebuild { mut tail, rows } = rebuilt;
-    // Where it was imported from is in no event.
-    let origin: Option<Option<String>> =
-        sqlx::query_scalar("SELECT data -> '$.origin' FROM session WHERE id = ?")
-            .bind(&key)
-            .fetch_optional(&mut *conn)
-            .await?;
-    tail.session.origin = origin
-        .flatten()
-        .and_then(|origin| serde_json::from_str(&origin).ok());
+    let Rebuild { mut tail, mut rows } = rebuilt;
+    // Where it was imported from, and how far its bodies were compacted, is in no event.
+    let beside: Option<(Option<String>, Option<i64>)> = sqlx::query_as(
+        "SELECT data -> '$.origin', data ->> '$.compacted_through' FROM session WHERE id = ?",
+    )
+    .bind(&key)
+    .fetch_optional(&mut *conn)
+    .await?;
+    let (origin, compacted) = beside.unwrap_or_default();
+    tail.session.origin = origin.and_then(|origin| serde_json::from_str(&origin).ok());
+    if let Some(through) = compacted.filter(|through| *through > 0) {
+        tail.session.compacted_through = unsigned(through);
+        let held = match texts(conn, &key).await? {
+            Ok(held) => held,
+            Err(cause) => return Ok(Err(cause)),
+        };
+        stub::fill(&mut rows, &held);
+    }
     let mut inputs: Vec<_> = rows.inputs.into_values().collect();
     for input in &mut inputs {
         let id = input.id.to_string();
@@ -134,6 +144,37 @@ async fn rebuild(
     let tails = HashMap::from([(session, Arc::new(tail))]);
     rows.write(conn, &tails).await?;
     Ok(Ok(()))
+}
+
+/// The rows that hold the text of stubs.
+async fn texts(
+    conn: &mut SqliteConnection,
+    key: &str,
+) -> Result<Result<Held, String>, sqlx::Error> {
+    let mut held = Held::default();
+    let items: Vec<(i64, u32, String)> =
+        sqlx::query_as("SELECT seq, n, data FROM item WHERE session = ?")
+            .bind(key)
+            .fetch_all(&mut *conn)
+            .await?;
+    for (seq, n, data) in items {
+        match serde_json::from_str(&data) {
+            Ok(item) => held.items.insert((unsigned(seq), n), item),
+            Err(error) => return Ok(Err(format!("item {seq}/{n}: {error}"))),
+        };
+    }
+    let inputs: Vec<(i64, String)> =
+        sqlx::query_as("SELECT seq, data FROM input WHERE session = ?")
+            .bind(key)
+            .fetch_all(conn)
+            .await?;
+    for (seq, data) in inputs {
+        match serde_json::from_str(&data) {
+            Ok(input) => held.inputs.insert(unsigned(seq), input),
+            Err(error) => return Ok(Err(format!("input {seq}: {error}"))),
+        };
+    }
+    Ok(Ok(held))
 }
 
 async fn replay(

@@ -50,6 +50,7 @@ impl Rows {
         let dropped: Vec<(&Text, &u64)> = self.dropped.iter().collect();
         bytes += insert(conn, ITEM_DROP, &dropped).await?;
         bytes += insert(conn, ITEM_ADD, &self.items).await?;
+        bytes += insert(conn, ITEM_TOTAL, &self.first_items()).await?;
         bytes += insert(conn, STEP_PUT, &self.steps).await?;
         bytes += insert(conn, EXECUTION_PUT, &self.executions).await?;
         Ok(bytes)
@@ -82,9 +83,9 @@ pub(super) async fn put_session(
 }
 
 const EVENT_ADD: &str = "
-    INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data)
+    INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, compacted)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-           value ->> 7, value ->> 8
+           value ->> 7, value ->> 8, value ->> 9
       FROM json_each(?)";
 
 const SESSION_PUT: &str = "
@@ -124,6 +125,24 @@ const ITEM_ADD: &str = "
     INSERT INTO item (session, seq, n, is_message, bytes, data)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
       FROM json_each(?)";
+
+// item_total: an answer may come behind the results of its calls, so all from the first new item on are
+// summed up anew.
+const ITEM_TOTAL: &str = "
+    UPDATE item SET items_to = total.items, bytes_to = total.bytes
+      FROM (SELECT new.rowid AS id,
+                   coalesce(before.items_to, 0) + row_number() OVER sofar AS items,
+                   coalesce(before.bytes_to, 0) + sum(new.bytes) OVER sofar AS bytes
+              FROM json_each(?) AS first
+              CROSS JOIN item AS new
+                      ON new.session = first.value ->> 0 AND new.seq >= first.value ->> 1
+              LEFT JOIN item AS before
+                     ON before.rowid = (SELECT rowid FROM item
+                                         WHERE session = first.value ->> 0
+                                           AND seq < first.value ->> 1
+                                         ORDER BY seq DESC, n DESC LIMIT 1)
+            WINDOW sofar AS (PARTITION BY new.session ORDER BY new.seq, new.n)) AS total
+     WHERE item.rowid = total.id";
 
 // A row written again keeps the usage and the end that it had.
 const STEP_PUT: &str = "

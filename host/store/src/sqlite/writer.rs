@@ -585,7 +585,7 @@ const CLAIM_RENEW: &str = "
     RETURNING session, execution";
 
 // session_drop
-const SESSION_DROP: &[&str] = &[
+pub(super) const SESSION_DROP: &[&str] = &[
     "DELETE FROM event WHERE session = ?",
     "DELETE FROM claim WHERE session = ?",
     "DELETE FROM input WHERE session = ?",

@@ -252,3 +252,49 @@ fn an_answer_that_is_no_stream() {
     );
     check(r#"{"choices":[{"mess"#, "");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { failure_persistence: None, ..Default::default() })]
+
+    /// A cut inside a code point neither loses nor doubles a byte, escaped or not.
+    #[test]
+    fn model_2_any_text_is_put_together_again_from_any_pieces(
+        texts in proptest::collection::vec("\\PC{0,12}|[\\x00-\\x1f\"\\\\é🦜]{0,6}", 0..6),
+        escaped in proptest::bool::ANY,
+    ) {
+        let mut choices = Vec::new();
+        for text in &texts {
+            let content = serde_json::to_string(text).unwrap();
+            let content = match escaped {
+                true => escape(&content),
+                false => content,
+            };
+            choices.push(format!(r#"{{"delta":{{"content":{content}}}}}"#));
+        }
+        choices.push(r#"{"delta":{},"finish_reason":"stop"}"#.to_owned());
+        let answer = stream(&choices.iter().map(String::as_str).collect::<Vec<_>>());
+        let events = decode_every_cut::<Decoder>(&Response::new(200), &[], answer.as_bytes());
+        let said: String = events
+            .iter()
+            .filter_map(|event| match event {
+                ModelEvent::TextDelta(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        proptest::prop_assert_eq!(said, texts.concat());
+    }
+}
+
+/// Every character beyond ASCII as JSON writes it in ASCII: a surrogate pair where it takes one.
+fn escape(json: &str) -> String {
+    json.chars()
+        .map(|c| match c.is_ascii() {
+            true => c.to_string(),
+            false => {
+                let mut units = [0; 2];
+                let units = c.encode_utf16(&mut units).iter();
+                units.map(|unit| format!("\\u{unit:04x}")).collect()
+            }
+        })
+        .collect()
+}

@@ -2,20 +2,25 @@
 //!
 //! | prompt | what it does when asked |
 //! |---|---|
-//! | `trap`, `panic`, `spin`, `allocate`, `recurse` | what they say |
-//! | `error`, `state-error`, `options-error` | answers with that error |
-//! | `huge-state`, `huge-decision` | goes past the limit of size |
+//! | `trap`, `panic`, `spin`, `allocate`, `grow`, `recurse` | what they say |
+//! | `error`, `state-error`, `options-error`, `huge-error` | answers with that error |
+//! | `huge-state`, `huge-decision`, `many-entries` | goes past the limit of size |
+//! | `no-utf8`, `longer-than-memory` | hands over a text that is none |
+//! | `forged-handle`, `double-drop` | uses a handle that it was not given, or has given back |
 //! | `unknown-tool`, `unknown-provider`, `unknown-own-tool` | names what does not exist, in a model call |
 //! | `call-unknown-tool` | the same, in calls of its own |
 //! | `unknown-child`, `unknown-agent`, `empty-wait` | waits or spawns what cannot be |
 //! | `range-outside`, `range-split` | names a range outside the history; one without a call's result |
 //! | `answer-nothing` | answers a call that nobody made |
 //! | `call-twice` | calls a tool twice under one id |
-//! | `log-flood`, `read-flood` | writes or reads more than allowed, then is done |
+//! | `log-flood`, `read-flood`, `measure-flood` | writes or reads more than allowed, then is done |
 //! | `forever` | asks the model again, whatever it says |
 //! | `ask` | asks the model once, with a tool of its own, `decide`, and answers its calls |
 //! | anything else | says it back and is done |
+//!
+//! `describe` misbehaves as the bytes of [`DESCRIBE`] say: `trap`, `spin`, `huge`, `no-utf8`.
 
+use mainstay_guest::bindings::runner::mainstay::plugin::history::History as Handle;
 use mainstay_guest::runner::{
     Child, Condition, Decision, ItemBody, ModelCall, ModelRef, RunnerManifest, Segment, ToolSet,
     Trigger, View,
@@ -25,6 +30,35 @@ use mainstay_guest::{Error, Runner, log, manifest};
 
 struct Hostile;
 
+/// What `describe` does: `behave`, or a way to misbehave. Tests patch the component's bytes.
+static DESCRIBE: [u8; 24] = *b"describe: behave........";
+
+/// The way, without what fills it up.
+fn described() -> &'static str {
+    let mode: &'static [u8] = std::hint::black_box(&DESCRIBE);
+    let mode = std::str::from_utf8(mode).unwrap_or_default();
+    mode.trim_start_matches("describe: ").trim_end_matches('.')
+}
+
+/// A text that is none.
+fn no_utf8() -> String {
+    // SAFETY: it is handed to the host and read by nobody here. The host must refuse it.
+    unsafe { String::from_utf8_unchecked(vec![b'a', 0xff, 0xfe]) }
+}
+
+/// A text that is said to be longer than the memory.
+#[cfg(target_arch = "wasm32")]
+fn longer_than_memory() -> String {
+    let length = 0x7000_0000;
+    // SAFETY: none of it is read here. The host must refuse it before it is given back.
+    unsafe { String::from_raw_parts(std::ptr::without_provenance_mut(1024), length, length) }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn longer_than_memory() -> String {
+    std::process::abort()
+}
+
 mainstay_guest::runner!(Hostile);
 
 impl Runner for Hostile {
@@ -32,11 +66,19 @@ impl Runner for Hostile {
     type State = String;
 
     fn manifest() -> RunnerManifest {
-        manifest::runner(
+        let mut manifest = manifest::runner(
             "hostile-runner",
             env!("CARGO_PKG_VERSION"),
             "Misbehaves as the prompt says",
-        )
+        );
+        match described() {
+            "trap" => trap(),
+            "spin" => spin(),
+            "huge" => manifest.plugin.summary = "x".repeat(8 * 1024 * 1024),
+            "no-utf8" => manifest.plugin.summary = no_utf8(),
+            _ => {}
+        }
+        manifest
     }
 
     fn decide(view: &View<'_>, _: Self::Options, state: &mut String) -> Result<Decision, Error> {
@@ -53,8 +95,10 @@ impl Runner for Hostile {
             "panic" => panic!("as the prompt says"),
             "spin" => spin(),
             "allocate" => allocate(),
+            "grow" => grow(),
             "recurse" => Decision::fail(recurse(0).to_string()),
             "error" => return Err(Error::new("as the prompt says")),
+            "huge-error" => return Err(Error::new("e".repeat(1024 * 1024))),
             "state-error" => return Err(Error::State("as the prompt says".to_owned())),
             "options-error" => return Err(Error::Config("as the prompt says".to_owned())),
             "huge-state" => {
@@ -62,6 +106,21 @@ impl Runner for Hostile {
                 Decision::done()
             }
             "huge-decision" => Decision::done().say("d".repeat(8 * 1024 * 1024)),
+            "many-entries" => (0..100_000).fold(Decision::done(), |decision, _| decision.say("")),
+            "no-utf8" => Decision::done().say(no_utf8()),
+            "longer-than-memory" => Decision::done().say(longer_than_memory()),
+            "forged-handle" => {
+                // SAFETY: the host must refuse it.
+                let forged = unsafe { Handle::from_handle(4711) };
+                forged.measure(view.context);
+                Decision::done()
+            }
+            "double-drop" => {
+                // The view's own, which is dropped again behind this function.
+                // SAFETY: the host must refuse the second time.
+                drop(unsafe { Handle::from_handle(1) });
+                Decision::done()
+            }
             "unknown-tool" => Decision::call_model(ModelCall {
                 tools: ToolSet::Only(vec!["no_such_tool".to_owned()]),
                 ..call()
@@ -113,6 +172,9 @@ impl Runner for Hostile {
             "read-flood" => loop {
                 // Traps at the limit.
                 let _ = view.items(view.context).count();
+            },
+            "measure-flood" => loop {
+                view.history.measure(view.context);
             },
             "forever" => Decision::call_model(call()),
             "ask" => ask(view),
@@ -176,6 +238,13 @@ fn trap() -> ! {
     #[cfg(target_arch = "wasm32")]
     core::arch::wasm32::unreachable();
     #[cfg(not(target_arch = "wasm32"))]
+    std::process::abort()
+}
+
+fn grow() -> ! {
+    // More than any limit, at once.
+    #[cfg(target_arch = "wasm32")]
+    core::arch::wasm32::memory_grow::<0>(60_000);
     std::process::abort()
 }
 

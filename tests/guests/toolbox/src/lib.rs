@@ -3,17 +3,21 @@
 //! | tool | effect | what it does |
 //! |---|---|---|
 //! | `echo`, `echo_idempotent`, `echo_once` | as named; `echo` is pure | gives its arguments, key and earlier runs as JSON |
-//! | `trap`, `panic`, `spin`, `allocate`, `recurse` | pure | what they say |
+//! | `trap`, `panic`, `spin`, `allocate`, `grow`, `recurse` | pure | what they say |
 //! | `sleep`, `sleep_once` | idempotent, once | runs until it is told to stop, then says that it was |
 //! | `stubborn` | once | asks whether it is to stop and never does |
-//! | `huge_output`, `huge_media` | pure | results past the limits |
+//! | `huge_output`, `huge_media`, `huge_error` | pure | results past the limits |
+//! | `long_output`, `long_error` | pure | results of 100 KB, which are more than a model is shown |
+//! | `no_utf8`, `longer_than_memory` | pure | a text that is none |
+//! | `leak` | pure | opens the workspace and never closes it |
 //! | `fail`, `deny`, `reject` | once | answers with `failed`, `denied`, `invalid-arguments` |
 //! | `fetch` | pure | sends `method` to `url` and gives the answer |
 //! | `log_flood`, `progress_flood` | pure | writes more than allowed, then succeeds |
 //! | `workspace` | pure | lists the workspace, or tries to leave it by `path` |
 //!
 //! The option `list` makes `list` itself misbehave: `error`, `trap`, `bad-name`, `bad-schema`,
-//! `duplicate`, `many`.
+//! `duplicate`, `many`, `spin`, `huge`, `no-utf8`. `describe` misbehaves as the bytes of [`DESCRIBE`]
+//! say: `trap`, `spin`, `huge`, `no-utf8`.
 
 use mainstay_guest::http::FetchErrorText;
 use mainstay_guest::manifest::{self, Scheme};
@@ -25,6 +29,35 @@ use mainstay_guest::{Toolbox, log};
 use serde::Deserialize;
 
 struct Hostile;
+
+/// What `describe` does: `behave`, or a way to misbehave. Tests patch the component's bytes.
+static DESCRIBE: [u8; 24] = *b"describe: behave........";
+
+/// The way, without what fills it up.
+fn described() -> &'static str {
+    let mode: &'static [u8] = std::hint::black_box(&DESCRIBE);
+    let mode = std::str::from_utf8(mode).unwrap_or_default();
+    mode.trim_start_matches("describe: ").trim_end_matches('.')
+}
+
+/// A text that is none.
+fn no_utf8() -> String {
+    // SAFETY: it is handed to the host and read by nobody here. The host must refuse it.
+    unsafe { String::from_utf8_unchecked(vec![b'a', 0xff, 0xfe]) }
+}
+
+/// A text that is said to be longer than the memory.
+#[cfg(target_arch = "wasm32")]
+fn longer_than_memory() -> String {
+    let length = 0x7000_0000;
+    // SAFETY: none of it is read here. The host must refuse it before it is given back.
+    unsafe { String::from_raw_parts(std::ptr::without_provenance_mut(1024), length, length) }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn longer_than_memory() -> String {
+    std::process::abort()
+}
 
 mainstay_guest::toolbox!(Hostile);
 
@@ -62,6 +95,13 @@ impl Toolbox for Hostile {
             manifest::http_any(Scheme::Http, &[]),
         ];
         manifest.workspace = WorkspaceAccess::Read;
+        match described() {
+            "trap" => trap(),
+            "spin" => spin(),
+            "huge" => manifest.plugin.summary = "x".repeat(8 * 1024 * 1024),
+            "no-utf8" => manifest.plugin.summary = no_utf8(),
+            _ => {}
+        }
         manifest
     }
 
@@ -99,9 +139,16 @@ impl Toolbox for Hostile {
             "panic",
             "spin",
             "allocate",
+            "grow",
             "recurse",
             "huge_output",
             "huge_media",
+            "huge_error",
+            "long_output",
+            "long_error",
+            "no_utf8",
+            "longer_than_memory",
+            "leak",
             "log_flood",
             "progress_flood",
         ] {
@@ -110,6 +157,14 @@ impl Toolbox for Hostile {
         match options.list.as_deref() {
             Some("error") => return Err("as the options say".to_owned()),
             Some("trap") => trap(),
+            Some("spin") => spin(),
+            Some("huge") => tools.push(Tool::new(
+                "huge",
+                Effect::Pure,
+                "x".repeat(8 * 1024 * 1024),
+                ANY,
+            )),
+            Some("no-utf8") => tools.push(Tool::new("none", Effect::Pure, no_utf8(), ANY)),
             Some("bad-name") => tools.push(tool("not a name!", Effect::Pure)),
             Some("bad-schema") => {
                 tools.push(Tool::new("bad", Effect::Pure, "Has no schema", "no schema"));
@@ -130,6 +185,7 @@ impl Toolbox for Hostile {
             "panic" => panic!("as the call says"),
             "spin" => spin(),
             "allocate" => allocate(),
+            "grow" => grow(),
             "recurse" => Ok(Output::text(recurse(0).to_string())),
             "sleep" | "sleep_once" => {
                 while !host.cancelled() {
@@ -149,6 +205,17 @@ impl Toolbox for Hostile {
                 name: None,
                 data: vec![0; 40 * 1024 * 1024],
             })]),
+            "huge_error" => Err(CallError::Failed("e".repeat(8 * 1024 * 1024))),
+            "long_output" => Ok(Output::text("o".repeat(100_000))),
+            "long_error" => Err(CallError::Failed("e".repeat(100_000))),
+            "no_utf8" => Ok(Output::text(no_utf8())),
+            "longer_than_memory" => Ok(Output::text(longer_than_memory())),
+            "leak" => loop {
+                match host.workspace() {
+                    Some(opened) => std::mem::forget(opened),
+                    None => return Err(CallError::Denied("no workspace".to_owned())),
+                }
+            },
             "fetch" => fetch(call.arguments()?, host),
             "log_flood" => {
                 for line in 0..10_000 {
@@ -215,6 +282,13 @@ fn trap() -> ! {
     #[cfg(target_arch = "wasm32")]
     core::arch::wasm32::unreachable();
     #[cfg(not(target_arch = "wasm32"))]
+    std::process::abort()
+}
+
+fn grow() -> ! {
+    // More than any limit, at once.
+    #[cfg(target_arch = "wasm32")]
+    core::arch::wasm32::memory_grow::<0>(60_000);
     std::process::abort()
 }
 

@@ -25,6 +25,7 @@ pub(super) async fn read(
         check,
         stored: Stored::default(),
         any,
+        sofar: (0, 0),
     };
     let inputs: Vec<InputColumns> = sqlx::query_as(
         "SELECT id, seq, status, intent, data FROM input WHERE session = ? ORDER BY seq",
@@ -51,7 +52,8 @@ pub(super) async fn read(
         rows.session(key, row);
     }
     let items: Vec<ItemColumns> = sqlx::query_as(
-        "SELECT seq, n, is_message, bytes, data FROM item WHERE session = ? ORDER BY seq, n",
+        "SELECT seq, n, is_message, bytes, items_to, bytes_to, data
+           FROM item WHERE session = ? ORDER BY seq, n",
     )
     .bind(key)
     .fetch_all(&mut *conn)

@@ -1,0 +1,325 @@
+//! What time takes away: sessions that nobody has used for long, and the bodies of old events, whose
+//! text is in the session's rows. Each session, and each page of events, is judged and changed in one
+//! transaction, so that what has come to life meanwhile is left alone. At the end the pages that became
+//! free are given back to the file system.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mainstay_core::id::{Millis, Seq, SessionId};
+use mainstay_core::port::StoreError;
+use mainstay_core::stub;
+use sqlx::SqliteConnection;
+
+use super::doctor::page;
+use super::read::{self, ReadError, signed};
+use super::rows::put_session;
+use super::writer::{Action, SESSION_DROP};
+use super::{Shared, SqliteStore};
+
+const ACTION: &str = "apply the retention";
+/// Sessions that one query lists.
+const LISTED: i64 = 512;
+/// Free pages that one transaction gives back: some tens of milliseconds.
+const SHRUNK: u32 = 2048;
+
+/// Bytes that a stub has to save: less is eaten up by the digest that it keeps.
+const WORTH: u64 = 128;
+
+/// Until when what has not been used goes. `None` keeps everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Sessions that no client and no execution has written to since.
+    pub sessions_before: Option<Millis>,
+    /// Bodies of events that were written before.
+    pub bodies_before: Option<Millis>,
+}
+
+/// What a retention has removed, or would have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retained {
+    pub sessions: u64,
+    /// Events of these sessions.
+    pub events: u64,
+    /// Events that became stubs.
+    pub bodies: u64,
+    /// Bytes of data that they lost.
+    pub body_bytes: u64,
+}
+
+impl SqliteStore {
+    /// Deletes idle sessions and compacts old bodies, or only tells how many where `dry_run` is set.
+    /// Sessions that run, wait, are quarantined or held, owe or are owed something, or have a turn
+    /// open, stay whole.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], and [`StoreError::Damaged`] for a session that cannot be read; what
+    /// was done before stays done.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, a part is done; doing it again goes on from there.
+    pub async fn retain(
+        &self,
+        retention: Retention,
+        dry_run: bool,
+    ) -> Result<Retained, StoreError> {
+        let mut retained = Retained::default();
+        if let Some(before) = retention.sessions_before {
+            for session in self.listed(SESSION_IDLE, before).await? {
+                if let Some(events) = self.expire(session, before, dry_run).await? {
+                    retained.sessions += 1;
+                    retained.events += events;
+                }
+            }
+        }
+        if let Some(before) = retention.bodies_before {
+            for session in self.listed(SESSION_BULKY, before).await? {
+                let mut after = None;
+                loop {
+                    let done = self.compact(session, before, after, dry_run).await?;
+                    retained.bodies += done.bodies;
+                    retained.body_bytes += done.bytes;
+                    if done.through <= after.unwrap_or(0) || !done.more {
+                        break;
+                    }
+                    after = Some(done.through);
+                }
+            }
+        }
+        if !dry_run && (retained.sessions > 0 || retained.bodies > 0) {
+            self.shrink().await?;
+        }
+        Ok(retained)
+    }
+
+    async fn listed(
+        &self,
+        sql: &'static str,
+        before: Millis,
+    ) -> Result<Vec<SessionId>, StoreError> {
+        let failed = |cause: sqlx::Error| StoreError::Unavailable {
+            action: ACTION,
+            cause: cause.into(),
+        };
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let mut conn = self.reader(ACTION).await?;
+            let ids: Vec<String> = sqlx::query_scalar(sql)
+                .bind(signed(before))
+                .bind(&after)
+                .bind(LISTED)
+                .fetch_all(&mut *conn)
+                .await
+                .map_err(failed)?;
+            let Some(last) = ids.last() else {
+                return Ok(all);
+            };
+            after.clone_from(last);
+            all.extend(ids.iter().filter_map(|id| id.parse::<SessionId>().ok()));
+        }
+    }
+
+    /// Deletes one session if it is still idle. `None` if it is not; else the number of its events.
+    async fn expire(
+        &self,
+        session: SessionId,
+        before: Millis,
+        dry_run: bool,
+    ) -> Result<Option<u64>, StoreError> {
+        self.judged(session, move |conn, shared| {
+            Box::pin(async move {
+                let key = session.to_string();
+                let idle: Option<i64> = sqlx::query_scalar(SESSION_IS_IDLE)
+                    .bind(signed(before))
+                    .bind(&key)
+                    .fetch_optional(&mut *conn)
+                    .await?;
+                let Some(head) = idle else { return Ok(None) };
+                if !dry_run {
+                    shared.cache().forget([session]);
+                    for sql in SESSION_DROP {
+                        sqlx::query(*sql).bind(&key).execute(&mut *conn).await?;
+                    }
+                    sqlx::query("DELETE FROM session WHERE id = ?")
+                        .bind(&key)
+                        .execute(conn)
+                        .await?;
+                }
+                Ok(Some(u64::try_from(head).unwrap_or(0)))
+            })
+        })
+        .await
+    }
+
+    /// Makes stubs of one page of a session's events, those behind `after` or where it left off.
+    async fn compact(
+        &self,
+        session: SessionId,
+        before: Millis,
+        after: Option<Seq>,
+        dry_run: bool,
+    ) -> Result<Compacted, StoreError> {
+        self.judged(session, move |conn, shared| {
+            Box::pin(compact(
+                conn,
+                session,
+                (before, after),
+                dry_run,
+                Arc::clone(shared),
+            ))
+        })
+        .await
+    }
+
+    /// Runs one transaction in the writer's turn and gives what it made of the session.
+    async fn judged<T, F>(&self, session: SessionId, judge: F) -> Result<T, StoreError>
+    where
+        T: Send + Default + 'static,
+        F: for<'c> Fn(
+                &'c mut SqliteConnection,
+                &'c Arc<Shared>,
+            ) -> futures::future::BoxFuture<'c, Result<T, ReadError>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        let told: Arc<Mutex<Option<Result<T, String>>>> = Arc::default();
+        let (slot, shared, judge) = (Arc::clone(&told), Arc::clone(&self.shared), Arc::new(judge));
+        let action: Action = Box::new(move |conn| {
+            let (slot, shared, judge) = (slot.clone(), shared.clone(), judge.clone());
+            Box::pin(async move {
+                let done = match judge(conn, &shared).await {
+                    Ok(done) => Ok(done),
+                    Err(ReadError::Sql(error)) => return Err(error),
+                    Err(ReadError::Damaged { cause, .. }) => Err(cause),
+                };
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                Ok(1)
+            })
+        });
+        self.run(ACTION, action).await?;
+        let done = told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match done {
+            Some(Err(cause)) => Err(StoreError::Damaged { session, cause }),
+            Some(Ok(done)) => Ok(done),
+            None => Ok(T::default()),
+        }
+    }
+
+    /// Gives free pages back, a few at a time, so that commits go on in between.
+    async fn shrink(&self) -> Result<(), StoreError> {
+        loop {
+            let action: Action = Box::new(move |conn| {
+                Box::pin(async move {
+                    let free = free_pages(conn).await?;
+                    let shrink = format!("PRAGMA incremental_vacuum({SHRUNK})");
+                    sqlx::query(sqlx::AssertSqlSafe(shrink))
+                        .fetch_all(&mut *conn)
+                        .await?;
+                    // A file that was made without the setting keeps its pages for itself.
+                    Ok(free.saturating_sub(free_pages(conn).await?))
+                })
+            });
+            if self.run("shrink the file", action).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn free_pages(conn: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let free: i64 = sqlx::query_scalar("PRAGMA freelist_count")
+        .fetch_one(conn)
+        .await?;
+    Ok(u64::try_from(free).unwrap_or(0))
+}
+
+/// How far one page got.
+#[derive(Default)]
+struct Compacted {
+    bodies: u64,
+    bytes: u64,
+    through: Seq,
+    more: bool,
+}
+
+async fn compact(
+    conn: &mut SqliteConnection,
+    session: SessionId,
+    (before, after): (Millis, Option<Seq>),
+    dry_run: bool,
+    shared: Arc<Shared>,
+) -> Result<Compacted, ReadError> {
+    let key = session.to_string();
+    let Some(tail) = read::tails(conn, &[session]).await?.remove(&session) else {
+        return Ok(Compacted::default());
+    };
+    let mut tail = tail.map_err(|cause| ReadError::Damaged { session, cause })?;
+    if tail.session.foreign.is_some() {
+        return Ok(Compacted::default());
+    }
+    let last = stub::through(&tail);
+    let mut done = Compacted {
+        through: after.unwrap_or(tail.session.compacted_through),
+        ..Compacted::default()
+    };
+    let records = page(conn, &key, done.through).await?;
+    for (seq, record) in records {
+        done.more = false;
+        let record = record.map_err(|cause| ReadError::Damaged { session, cause })?;
+        if seq > last || record.at >= before {
+            break;
+        }
+        (done.through, done.more) = (seq, true);
+        let Some(stub) = stub::stub(&record, WORTH) else {
+            continue;
+        };
+        done.bodies += 1;
+        done.bytes += stub::length(&record.data) - stub::length(&stub.data);
+        if !dry_run {
+            sqlx::query(EVENT_COMPACT)
+                .bind(&key)
+                .bind(signed(seq))
+                .bind(stub.data.to_string())
+                .bind(&stub.compacted)
+                .execute(&mut *conn)
+                .await?;
+        }
+    }
+    if !dry_run && done.through > tail.session.compacted_through {
+        // Nobody but the writer puts tails there, and this is the writer's turn.
+        shared.cache().forget([session]);
+        tail.session.compacted_through = done.through;
+        let claimed = tail.claim.is_some();
+        put_session(conn, &tail, claimed).await?;
+    }
+    Ok(done)
+}
+
+// session_idle: sessions that nobody has used since and that have nothing to do. ?2 is where the last
+// page ended.
+const SESSION_IDLE: &str = "
+    SELECT id FROM session s
+     WHERE s.updated_at < ?1 AND s.id > ?2 AND NOT s.runnable AND NOT s.due AND NOT s.owing
+       AND s.step IS NULL AND s.wake_at IS NULL
+     ORDER BY s.id LIMIT ?3";
+
+// session_is_idle: the same, judged in full in the transaction that deletes it.
+const SESSION_IS_IDLE: &str = "
+    SELECT s.head FROM session s
+     WHERE s.id = ?2 AND s.data ->> '$.active_at' < ?1 AND s.updated_at < ?1
+       AND NOT s.runnable AND NOT s.due AND NOT s.owing AND s.step IS NULL AND s.wake_at IS NULL
+       AND s.data ->> '$.turn' IS NULL AND s.data ->> '$.wait' IS NULL
+       AND s.data ->> '$.quarantined' IS NULL AND s.data ->> '$.held' IS NULL
+       AND NOT EXISTS (SELECT 1 FROM claim c WHERE c.session = s.id)";
+
+// session_bulky: sessions whose next event is old enough to become a stub.
+const SESSION_BULKY: &str = "
+    SELECT s.id FROM session s
+      JOIN event e ON e.session = s.id
+                  AND e.seq = coalesce(s.data ->> '$.compacted_through', 0) + 1
+     WHERE e.at < ?1 AND s.id > ?2 AND s.created_at < ?1
+     ORDER BY s.id LIMIT ?3";
+
+const EVENT_COMPACT: &str = "
+    UPDATE event SET data = ?3, compacted = ?4 WHERE session = ?1 AND seq = ?2 AND compacted IS NULL";

@@ -1,0 +1,319 @@
+//! What time takes away and what it must leave: sessions past their retention, and the bodies of old
+//! events.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainstay_core::commit::{Admission, Commit, End, Reply, Write};
+use mainstay_core::event::{Delivery, EventBody, Piece};
+use mainstay_core::export::{Importer, export};
+use mainstay_core::id::{InputId, SessionId};
+use mainstay_core::model::{Effect, FinishReason, Part};
+use mainstay_core::plugin::{Action, Condition, Wait};
+use mainstay_core::port::Dump;
+use mainstay_core::stub;
+use mainstay_store::{Options, Retained, Retention, SqliteStore};
+use mainstay_test_conformance::Harness;
+use mainstay_test_support::{ManualClock, build};
+
+use futures::TryStreamExt as _;
+
+const DAY: u64 = 24 * 3600 * 1000;
+
+async fn open(path: &Path, clock: &Arc<ManualClock>) -> (Harness, Arc<SqliteStore>) {
+    let options = Options {
+        clock: clock.clone(),
+        ..Options::default()
+    };
+    let store = Arc::new(SqliteStore::open(path, options).await.unwrap());
+    let h = Harness {
+        store: store.clone(),
+        clock: clock.clone(),
+        keep: Box::new(()),
+    };
+    (h, store)
+}
+
+/// A turn with a lot of text in everything that holds text. Gives the input that began it.
+async fn told(h: &Harness, session: SessionId, word: &str) -> InputId {
+    let long = |what: &str| format!("{what} {word} ").repeat(100);
+    let input = InputId::new();
+    h.ok(build::admit(
+        session,
+        input,
+        Delivery::Queue,
+        &long("prompt"),
+    ))
+    .await;
+    let fence = build::fence();
+    h.ok(build::claim(session, fence)).await;
+    h.ok(build::append(
+        session,
+        fence,
+        [
+            build::turn_started(),
+            EventBody::InputPromoted { input },
+            build::step_started(build::call_model()),
+        ],
+    ))
+    .await;
+    let step = h.store.tail(session).await.unwrap().unwrap().session.head;
+    let mut pieces = vec![
+        Piece::Reasoning(long("reasoning")),
+        Piece::Text(long("text")),
+    ];
+    pieces.extend(build::call_pieces("a"));
+    h.ok(build::append(
+        session,
+        fence,
+        [
+            build::output(step, pieces),
+            build::output(step, [Piece::Text(long("more"))]),
+            build::model_ended(step, FinishReason::ToolCalls),
+            build::call_started(step, "a", Effect::Idempotent, 1),
+            with_output(build::call_settled(step, "a"), &long("result")),
+            EventBody::RunnerNoted {
+                parts: build::text(&long("note")),
+            },
+            build::turn_ended(),
+        ],
+    ))
+    .await;
+    h.ok(build::end(session, fence, End::Succeeded)).await;
+    input
+}
+
+fn with_output(settled: EventBody, text: &str) -> EventBody {
+    let EventBody::CallSettled {
+        step,
+        mut result,
+        timing,
+    } = settled
+    else {
+        unreachable!("a result is settled")
+    };
+    result.output = vec![Part::Text(text.into())];
+    EventBody::CallSettled {
+        step,
+        result,
+        timing,
+    }
+}
+
+/// Without what compaction is allowed to change.
+fn beside(mut dump: Dump) -> Dump {
+    dump.events.clear();
+    if let Some(session) = &mut dump.session {
+        session.compacted_through = 0;
+    }
+    dump
+}
+
+async fn lines(store: Arc<SqliteStore>, session: SessionId) -> Vec<String> {
+    export(store, session, "here").try_collect().await.unwrap()
+}
+
+#[tokio::test]
+async fn compact_7_old_bodies_go_and_everything_that_is_made_of_them_stays() {
+    let clock = Arc::new(ManualClock::default());
+    let dir = tempfile::tempdir().unwrap();
+    let (h, store) = open(&dir.path().join("m.db"), &clock).await;
+    let session = h.session().await;
+    let input = told(&h, session, "first").await;
+    let whole = lines(store.clone(), session).await;
+    let cut = h.dump(session).await.events.last().unwrap().seq;
+    told(&h, session, "second").await;
+    // One that is open is not touched, whatever its age.
+    let (open_session, ..) = h.step(build::call_model()).await;
+
+    let before = h.dump(session).await;
+    let untouched = h.dump(open_session).await;
+    let again = build::admit(session, input, Delivery::Queue, "another text");
+    let admitted = |reply: Reply| -> Admission {
+        let Reply::Admitted(admission) = reply else {
+            unreachable!("{reply:?}")
+        };
+        admission
+    };
+    let first = admitted(h.ok(again.clone()).await.reply);
+    let all = Retention {
+        sessions_before: None,
+        bodies_before: Some(u64::MAX),
+    };
+    let would = store.retain(all, true).await.unwrap();
+    assert_eq!(h.dump(session).await, before, "a dry run changes nothing");
+    let done = store.retain(all, false).await.unwrap();
+    assert_eq!(done, would);
+    assert!(done.bodies >= 10, "{done:?}");
+    assert!(done.body_bytes > 10_000, "{done:?}");
+
+    let after = h.dump(session).await;
+    let frame = |dump: &Dump| -> Vec<_> {
+        let events = dump.events.iter();
+        events
+            .map(|e| (e.seq, e.id, e.kind.clone(), e.at, e.execution, e.recovery))
+            .collect()
+    };
+    assert_eq!(frame(&after), frame(&before));
+    assert_eq!(beside(after.clone()), beside(before.clone()));
+    assert_eq!(beside(h.dump(open_session).await), beside(untouched));
+    let bytes = |dump: &Dump| -> u64 { dump.events.iter().map(|e| stub::length(&e.data)).sum() };
+    assert_eq!(bytes(&before) - bytes(&after), done.body_bytes);
+    assert_eq!(admitted(h.ok(again.clone()).await.reply), first);
+    let idle = Retained::default();
+    assert_eq!(
+        store.retain(all, false).await.unwrap(),
+        idle,
+        "once is enough"
+    );
+
+    // A write that is repeated is still known, and another under its ids still a conflict.
+    let noted = before
+        .events
+        .iter()
+        .find(|e| e.kind == "runner.noted")
+        .unwrap();
+    let stubbed = after.events.iter().find(|e| e.seq == noted.seq).unwrap();
+    assert!(stubbed.compacted.is_some());
+    assert!(stub::is_of(stubbed, &noted.data));
+
+    // The database is healthy, and its rows can be made anew.
+    let report = store.examine(false, |_, _| {}).await.unwrap();
+    assert!(report.is_healthy(), "{report:#?}");
+    store.rebuild(session).await.unwrap();
+    assert_eq!(h.dump(session).await, after);
+
+    // What its origin still has whole is the same session, and so the other way round.
+    for strict in [true, false] {
+        let (elsewhere, other) = open(&dir.path().join(format!("{strict}.db")), &clock).await;
+        let (old, new) = (whole.clone(), lines(store.clone(), session).await);
+        for lines in if strict { [old, new] } else { [new, old] } {
+            let mut import = Importer::into_store(other.clone(), build::AT, strict);
+            for line in &lines {
+                import.line(line).await.unwrap();
+            }
+            let imported = import.finish().await.unwrap();
+            assert_eq!(imported.refused, None, "{imported:?}");
+        }
+        let copy = elsewhere.dump(session).await;
+        assert_eq!(copy.items, after.items);
+        // Intents are told by no event.
+        assert_eq!(copy.inputs, after.inputs);
+        assert_eq!(copy.calls, after.calls);
+        assert!(copy.events.len() as u64 > cut);
+        let report = other.examine(false, |_, _| {}).await.unwrap();
+        assert!(report.is_healthy(), "{report:#?}");
+        other.close().await;
+    }
+
+    // It goes on.
+    told(&h, session, "third").await;
+    let items = h.dump(session).await.items;
+    assert_eq!(items[..after.items.len()], after.items[..]);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn compact_7_a_body_stays_until_its_time_and_a_stub_cut_off_is_gone_on_with() {
+    let clock = Arc::new(ManualClock::default());
+    let dir = tempfile::tempdir().unwrap();
+    let (h, store) = open(&dir.path().join("m.db"), &clock).await;
+    let session = h.session().await;
+    told(&h, session, "only").await;
+    let events = h.dump(session).await.events;
+    let retention = |before| Retention {
+        sessions_before: None,
+        bodies_before: Some(before),
+    };
+    let none = store.retain(retention(events[0].at), false).await.unwrap();
+    assert_eq!(none, Retained::default());
+    let done = store.retain(retention(u64::MAX), false).await.unwrap();
+    assert!(done.bodies > 0);
+
+    // A pending input and what comes behind it wait for it.
+    let input = InputId::new();
+    let pending = "later ".repeat(100);
+    h.ok(build::admit(session, input, Delivery::Queue, &pending))
+        .await;
+    let done = store.retain(retention(u64::MAX), false).await.unwrap();
+    assert_eq!(done.bodies, 0);
+    let held = h.dump(session).await.events;
+    assert!(held.last().unwrap().data.to_string().contains("later"));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn ops_5_sessions_that_nobody_used_for_long_go_with_all_their_rows_and_the_file_shrinks() {
+    let clock = Arc::new(ManualClock::default());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.db");
+    let (h, store) = open(&path, &clock).await;
+    let at = |commit: Commit, at: u64| Commit { at, ..commit };
+
+    // Old ones: many idle, and one of each kind that stays.
+    let mut old = Vec::new();
+    for n in 0..40 {
+        let session = h.session().await;
+        for turn in 0..5 {
+            told(&h, session, &format!("{n} {turn} {}", "x".repeat(200))).await;
+        }
+        old.push(session);
+    }
+    let (running, ..) = h.step(build::call_model()).await;
+    let (waiting, fence) = h.turn().await;
+    h.ok(build::append(
+        waiting,
+        fence,
+        [build::step_started(Action::Wait(Wait {
+            until: vec![Condition::Signal("go".into())],
+        }))],
+    ))
+    .await;
+    h.ok(build::end(waiting, fence, End::Suspended)).await;
+    let (quarantined, fence, _) = h.step(build::call_model()).await;
+    h.clock.advance(build::LEASE_MS);
+    h.ok(build::commit(
+        quarantined,
+        Write::Quarantine {
+            seen: fence,
+            reason: "broken".into(),
+        },
+    ))
+    .await;
+    let due = h.session().await;
+    h.ok(build::admit(due, InputId::new(), Delivery::Queue, "to do"))
+        .await;
+    // And one that was used since.
+    let used = h.session().await;
+    let late = build::AT + 40 * DAY;
+    h.ok(at(
+        build::admit(used, InputId::new(), Delivery::Queue, "now"),
+        late,
+    ))
+    .await;
+    h.ok(at(build::interrupt(used), late)).await;
+
+    let retention = Retention {
+        sessions_before: Some(build::AT + 30 * DAY),
+        bodies_before: None,
+    };
+    let would = store.retain(retention, true).await.unwrap();
+    assert_eq!(would.sessions, old.len() as u64, "{would:?}");
+    let size = || std::fs::metadata(&path).unwrap().len();
+    store.close().await;
+    let before = size();
+    let (h, store) = open(&path, &clock).await;
+    let done = store.retain(retention, false).await.unwrap();
+    assert_eq!(done, would);
+    for session in &old {
+        assert_eq!(h.store.dump(*session).await.unwrap(), Dump::default());
+    }
+    for session in [running, waiting, quarantined, due, used] {
+        assert!(h.store.tail(session).await.unwrap().is_some());
+    }
+    let report = store.examine(false, |_, _| {}).await.unwrap();
+    assert!(report.is_healthy(), "{report:#?}");
+    store.close().await;
+    let after = size();
+    assert!(after < before / 2, "{before} bytes became {after}");
+}
