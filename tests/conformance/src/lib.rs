@@ -22,11 +22,14 @@ pub use recovery::*;
 pub use scan::*;
 pub use things::*;
 
-/// One test per case, each with a fresh harness of the given async function.
+/// One test per case, each with a fresh harness of the given async function; with `if found`, of one
+/// that gives none where what it needs is not installed, and has said so.
 #[macro_export]
 macro_rules! conformance {
-    ($open:path) => {
-        $crate::conformance! { @each $open;
+    ($open:path) => { $crate::conformance! { @all always $open } };
+    ($open:path, if found) => { $crate::conformance! { @all found $open } };
+    (@all $when:ident $open:path) => {
+        $crate::conformance! { @each $when $open;
             log_1 log_2 log_3 log_5 log_6 log_8 log_13
             claim_1 claim_2 claim_3 claim_4 claim_5 claim_9 claim_13 claim_14 claim_15 claim_20 claim_21
             recov_1 recov_2 recov_4 recov_5 recov_6 recov_7 recov_8 recov_10 recov_11 recov_13 recov_15
@@ -38,12 +41,18 @@ macro_rules! conformance {
             a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back
         }
     };
-    (@each $open:path; $($case:ident)*) => {
+    (@each $when:ident $open:path; $($case:ident)*) => {
         $(
             #[tokio::test]
             async fn $case() {
-                $crate::$case($open().await).await;
+                $crate::conformance! { @run $when $open; $case }
             }
         )*
+    };
+    (@run always $open:path; $case:ident) => { $crate::$case($open().await).await };
+    (@run found $open:path; $case:ident) => {
+        if let Some(h) = $open().await {
+            $crate::$case(h).await;
+        }
     };
 }

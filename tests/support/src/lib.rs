@@ -5,6 +5,8 @@ pub mod build;
 mod clock;
 pub mod delegate;
 mod memory;
+#[cfg(unix)]
+pub mod postgres;
 
 pub use clock::ManualClock;
 pub use mainstay_core::rebuild::{rebuild, rebuild_beside};

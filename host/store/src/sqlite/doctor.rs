@@ -28,6 +28,7 @@ const PROBLEMS: u32 = 100;
 /// What an examination has found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Or what names the database, where it is no file.
     pub file: PathBuf,
     /// The newest migration that the database has.
     pub schema: i64,
@@ -127,7 +128,7 @@ impl SqliteStore {
 }
 
 impl Report {
-    fn add(&mut self, session: SessionId, found: Findings, events: u64) {
+    pub(crate) fn add(&mut self, session: SessionId, found: Findings, events: u64) {
         self.sessions += 1;
         self.events += events;
         self.not_compared += u64::from(found.unknown > 0);

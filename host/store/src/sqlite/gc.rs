@@ -78,6 +78,21 @@ struct Named {
     version: String,
 }
 
+/// A component from its columns. One of a kind that this build does not know is another build's to
+/// judge.
+pub(crate) fn component(digest: Digest, kind: &str, data: &str, bytes: i64) -> Option<Component> {
+    let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
+    let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
+    let Named { name, version } = serde_json::from_str(data).ok()?;
+    Some(Component {
+        digest,
+        kind,
+        name,
+        version,
+        bytes: u64::try_from(bytes).unwrap_or(0),
+    })
+}
+
 impl SqliteStore {
     /// Removes components and blobs that nothing needs, or only tells which where `dry_run` is set.
     /// What a step used, or this process handed out, less than `keep` ago stays.
@@ -190,20 +205,10 @@ async fn component_list(conn: &mut SqliteConnection) -> Result<Vec<Component>, s
         sqlx::query_as("SELECT digest, kind, data, length(bytes) FROM plugin ORDER BY digest")
             .fetch_all(conn)
             .await?;
-    let component = |(digest, kind, data, bytes): (String, String, String, i64)| {
-        let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
-        // One of a kind that this build does not know is another build's to judge.
-        let kind = kinds.into_iter().find(|known| known.to_string() == kind)?;
-        let Named { name, version } = serde_json::from_str(&data).ok()?;
-        Some(Component {
-            digest,
-            kind,
-            name,
-            version,
-            bytes: u64::try_from(bytes).unwrap_or(0),
-        })
-    };
-    Ok(rows.into_iter().filter_map(component).collect())
+    let components = rows
+        .into_iter()
+        .filter_map(|(digest, kind, data, bytes)| component(digest, &kind, &data, bytes));
+    Ok(components.collect())
 }
 
 // step_needing: what began the steps that are not settled, that ran since, or that are the newest of
@@ -281,7 +286,7 @@ async fn blobs_unmentioned(
 }
 
 /// Everything in a text that looks like a SHA-256, wherever it stands.
-pub(super) fn digests(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn digests(text: &str) -> impl Iterator<Item = &str> {
     let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     text.split(move |c| !is_hex(c))
         .filter(|run| run.len() == 64)

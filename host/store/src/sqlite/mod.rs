@@ -32,7 +32,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
-use mainstay_core::event::{EventBody, Record};
+use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
@@ -50,6 +50,7 @@ use sqlx::{ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::{Holder, Lock, TakeError};
+use crate::value::digests_named;
 use writer::{Action, Job, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -1020,33 +1021,10 @@ impl Store for SqliteStore {
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         const ACTION: &str = "read open steps";
         let mut conn = self.reader(ACTION).await?;
-        let (events, others) = read::step_open(&mut conn)
+        let steps = read::step_open(&mut conn)
             .await
             .map_err(|error| error.during(ACTION))?;
-        // Where a newer build keeps them is not known, and what looks like one may be one.
-        let mut digests: HashSet<String> = others
-            .iter()
-            .flat_map(|data| gc::digests(data))
-            .map(str::to_owned)
-            .collect();
-        for event in events {
-            if let EventBody::StepStarted(started) = event.body {
-                digests.insert(started.runner.digest.clone());
-                digests.extend(
-                    started
-                        .provider
-                        .iter()
-                        .map(|provider| provider.digest.clone()),
-                );
-                digests.extend(
-                    started
-                        .toolboxes
-                        .iter()
-                        .map(|toolbox| toolbox.digest.clone()),
-                );
-            }
-        }
-        Ok(digests)
+        Ok(digests_named(steps))
     }
 }
 

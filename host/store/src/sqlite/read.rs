@@ -1,117 +1,23 @@
-//! Queries, and how rows become values. The names are those of the queries in every dialect.
+//! Queries. The names are those of the queries in every dialect.
 
 use std::collections::HashMap;
 
 use mainstay_core::claim::Claim;
-use mainstay_core::event::{Event, EventBody, Record, SessionCreated};
-use mainstay_core::history::{Item, ItemBody, Order, Other, Size};
+use mainstay_core::event::Record;
+use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::Kind;
-use mainstay_core::port::{Alias, Dump, Listed, StoreError};
-use mainstay_core::project;
-use mainstay_core::tail::{Call, Execution, Input, Session, StepRow, Tail};
-use serde::de::DeserializeOwned;
+use mainstay_core::port::{Alias, Dump, Listed};
+use mainstay_core::tail::{Call, Execution, Input, StepRow, Tail};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow as _, Row as _, SqliteConnection};
 
-/// Why rows could not be read.
-#[derive(Debug)]
-pub(super) enum ReadError {
-    Sql(sqlx::Error),
-    Damaged { session: SessionId, cause: String },
-}
-
-impl From<sqlx::Error> for ReadError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
-    }
-}
-
-impl ReadError {
-    pub(super) fn during(self, action: &'static str) -> StoreError {
-        match self {
-            Self::Sql(error) => StoreError::Unavailable {
-                action,
-                cause: error.into(),
-            },
-            Self::Damaged { session, cause } => StoreError::Damaged { session, cause },
-        }
-    }
-}
-
-type Read<T> = Result<T, ReadError>;
-
-fn parse<T: DeserializeOwned>(session: SessionId, what: &str, text: &str) -> Read<T> {
-    serde_json::from_str(text).map_err(|error| ReadError::Damaged {
-        session,
-        cause: format!("{what}: {error}"),
-    })
-}
-
-fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
-    session: SessionId,
-    what: &str,
-    text: &str,
-) -> Read<T> {
-    text.parse().map_err(|error| ReadError::Damaged {
-        session,
-        cause: format!("{what} {text:?}: {error}"),
-    })
-}
-
-fn session_id(text: &str) -> Read<SessionId> {
-    id(SessionId(uuid::Uuid::nil()), "session id", text)
-}
-
-/// A number as it was stored: never negative.
-pub(super) fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
-/// A number for SQLite, whose integers are signed. One that is too large for it is as good as endless.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Ids as the JSON array that `json_each` takes.
-pub(super) fn json_ids<T: ToString>(ids: impl IntoIterator<Item = T>) -> String {
-    let ids: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();
-    serde_json::to_string(&ids).expect("strings serialise")
-}
-
-type EventRow = (
-    String,
-    i64,
-    String,
-    String,
-    i64,
-    i64,
-    Option<String>,
-    Option<String>,
-    String,
-    Option<String>,
-);
-
-fn record(row: EventRow) -> Read<Record> {
-    let (session, seq, event, kind, version, at, execution, recovery, data, compacted) = row;
-    let session = session_id(&session)?;
-    let what = format!("event {seq}");
-    Ok(Record {
-        session,
-        seq: unsigned(seq),
-        id: id(session, &what, &event)?,
-        kind,
-        version: u32::try_from(version).unwrap_or(u32::MAX),
-        at: unsigned(at),
-        execution: execution
-            .map(|text| id(session, &what, &text))
-            .transpose()?,
-        recovery: recovery.map(|text| id(session, &what, &text)).transpose()?,
-        data: parse(session, &what, &data)?,
-        compacted,
-    })
-}
+use crate::value::{
+    EventRow, Read, TailRow, claim_row, id, item, parse, parted, record, session_id, session_row,
+    tail,
+};
+pub(super) use crate::value::{ReadError, json_ids, signed, unsigned};
 
 // event_page
 const EVENT_PAGE: &str = "
@@ -217,121 +123,6 @@ pub(super) async fn alias_list(conn: &mut SqliteConnection) -> Read<Vec<Alias>> 
     Ok(rows.into_iter().filter_map(known).collect())
 }
 
-/// What the row of a session is read from: its columns that everything else can do without, its data,
-/// and the first event that this build does not know.
-type SessionRow = (
-    String,
-    i64,
-    i64,
-    i64,
-    String,
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-);
-
-type TailRow = (
-    String,
-    i64,
-    i64,
-    i64,
-    String,
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-    Option<String>,
-);
-
-fn parted(row: TailRow) -> (SessionRow, Option<String>) {
-    let (id, created_at, updated_at, head, data, seq, kind, version, claim) = row;
-    let row = (id, created_at, updated_at, head, data, seq, kind, version);
-    (row, claim)
-}
-
-/// The row of a session. One that holds what this build does not know may not be readable itself; then
-/// as much of it as the columns tell.
-fn session_row(row: SessionRow) -> Read<Session> {
-    let (id, created_at, updated_at, head, data, seq, kind, version) = row;
-    let id = session_id(&id)?;
-    let foreign = seq.zip(kind).zip(version).map(|((seq, kind), version)| {
-        let version = u32::try_from(version).unwrap_or(u32::MAX);
-        mainstay_core::event::foreign(unsigned(seq), &kind, version)
-    });
-    let mut session: Session = match parse(id, "session", &data) {
-        Ok(session) => session,
-        Err(error) if foreign.is_none() => return Err(error),
-        Err(_) => unreadable(id, unsigned(created_at)),
-    };
-    session.head = unsigned(head);
-    session.updated_at = unsigned(updated_at);
-    session.foreign = foreign;
-    Ok(session)
-}
-
-/// The row of a claim. One that a newer build wrote may not be readable.
-fn claim_row(session: &Session, data: Option<&str>) -> Read<Option<Claim>> {
-    match data
-        .map(|data| parse(session.id, "claim", data))
-        .transpose()
-    {
-        Err(_) if session.foreign.is_some() => Ok(None),
-        claim => claim,
-    }
-}
-
-/// An item. One of a kind that a newer build has is shown as it is stored.
-fn item(session: SessionId, text: &str) -> Read<Item> {
-    const KINDS: &[&str] = &[
-        "user",
-        "assistant",
-        "tool_result",
-        "note",
-        "compaction",
-        "recovered",
-        "signal",
-        "approval",
-        "child",
-        "timer",
-        "other",
-    ];
-    let parsed = parse(session, "item", text);
-    if parsed.is_ok() {
-        return parsed;
-    }
-    let later = || {
-        let value: serde_json::Value = serde_json::from_str(text).ok()?;
-        let kind = value.pointer("/body/kind")?.as_str()?;
-        let data = value
-            .pointer("/body/data")
-            .unwrap_or(&serde_json::Value::Null);
-        let item = Item {
-            seq: value.get("seq")?.as_u64()?,
-            at: value.get("at")?.as_u64()?,
-            body: ItemBody::Other(Other {
-                kind: kind.into(),
-                data: data.to_string(),
-            }),
-        };
-        (!KINDS.contains(&kind)).then_some(item)
-    };
-    later().map_or(parsed, Ok)
-}
-
-fn unreadable(session: SessionId, at: Millis) -> Session {
-    let created = Event {
-        session,
-        seq: 1,
-        id: EventId(uuid::Uuid::nil()),
-        at,
-        execution: None,
-        recovery: None,
-        body: EventBody::SessionCreated(SessionCreated::default()),
-        compacted: None,
-    };
-    let tail = project::begin(&created).expect("a creation begins a tail");
-    tail.session
-}
-
 // tail_session, tail_inputs, tail_step: the live ends of these sessions.
 const TAIL_SESSION: &str = "
     SELECT s.id, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version, c.data
@@ -392,39 +183,6 @@ pub(super) async fn tails(
         tails.insert(session, tail);
     }
     Ok(tails)
-}
-
-fn tail(
-    session: SessionId,
-    row: SessionRow,
-    claim: Option<&str>,
-    inputs: &[String],
-    steps: Vec<EventRow>,
-) -> Read<Tail> {
-    let damaged = |cause| ReadError::Damaged { session, cause };
-    let row = session_row(row)?;
-    let claim = claim_row(&row, claim)?;
-    if row.foreign.is_some() {
-        // It is not run; what can be read of it is shown.
-        let inputs = inputs.iter();
-        let inputs = inputs.filter_map(|data| serde_json::from_str(data).ok());
-        return Ok(Tail {
-            session: row,
-            claim,
-            step: None,
-            inputs: inputs.collect(),
-        });
-    }
-    let inputs = inputs
-        .iter()
-        .map(|data| parse(session, "input", data))
-        .collect::<Read<Vec<Input>>>()?;
-    let mut events: Vec<Event> = Vec::with_capacity(steps.len());
-    for step in steps {
-        let event = record(step)?.decode();
-        events.push(event.map_err(|error| damaged(error.to_string()))?);
-    }
-    Tail::load(row, claim, inputs, &events).map_err(damaged)
 }
 
 // item_page
@@ -619,18 +377,9 @@ const STEP_OPEN: &str = "
     SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
       FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.step IS NOT NULL";
 
-/// Those that this build knows, and the data of the others.
-pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<(Vec<Event>, Vec<String>)> {
+pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Record>> {
     let rows: Vec<EventRow> = sqlx::query_as(STEP_OPEN).fetch_all(conn).await?;
-    let (mut events, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        let record = record(row)?;
-        match record.decode() {
-            Ok(event) => events.push(event),
-            Err(_) => others.push(record.data.to_string()),
-        }
-    }
-    Ok((events, others))
+    rows.into_iter().map(record).collect()
 }
 
 /// Everything of a session, in the order of the log.

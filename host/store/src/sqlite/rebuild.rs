@@ -16,9 +16,9 @@ use sqlx::SqliteConnection;
 
 use super::doctor::page;
 use super::read::unsigned;
-use super::rows::Rows;
 use super::writer::Action;
 use super::{Shared, SqliteStore};
+use crate::rows::Rows;
 
 const ACTION: &str = "rebuild a session's rows";
 

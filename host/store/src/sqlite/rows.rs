@@ -1,173 +1,19 @@
-//! The rows that a group of commits changes, and how they are written: one statement per table,
-//! whatever the number of rows, which travel as one JSON array.
+//! How the rows of a group of commits are written: one statement per table, whatever the number of
+//! rows, which travel as one JSON array.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainstay_core::event::Record;
-use mainstay_core::history::Item;
 use mainstay_core::id::SessionId;
-use mainstay_core::tail::{CallStatus, Changes, InputStatus, Tail};
+use mainstay_core::tail::Tail;
 use serde::Serialize;
 use sqlx::SqliteConnection;
 
-type Text = String;
-
-// Columns in the order of the statements below.
-type EventRow = (
-    Text,
-    u64,
-    Text,
-    Text,
-    u32,
-    u64,
-    Option<Text>,
-    Option<Text>,
-    Text,
-    Option<Text>,
-);
-type StepRow = (
-    Text,
-    u64,
-    u64,
-    Option<u64>,
-    Text,
-    Option<Text>,
-    Option<Text>,
-);
-type ExecutionRow = (Text, Text, Text, u64, Option<u64>, Option<Text>);
-type SessionRow = (
-    Text,
-    u64,
-    u64,
-    u64,
-    Option<u64>,
-    bool,
-    bool,
-    Option<u64>,
-    bool,
-    Option<u64>,
-    Text,
-);
-
-/// What one transaction writes.
-#[derive(Default)]
-pub(super) struct Rows {
-    events: Vec<EventRow>,
-    inputs: Vec<(Text, Text, u64, &'static str, bool, Text)>,
-    items: Vec<(Text, u64, u32, bool, u64, Text)>,
-    steps: Vec<StepRow>,
-    calls: Vec<(Text, u64, Text, &'static str, Text)>,
-    executions: Vec<ExecutionRow>,
-    /// Sessions with the seq behind which their stored items are gone.
-    dropped: HashMap<Text, u64>,
-    changed: HashSet<SessionId>,
-}
-
-fn json(value: &impl Serialize) -> Text {
-    serde_json::to_string(value).expect("rows serialise")
-}
+use crate::rows::{Rows, Text, json, session_row};
 
 impl Rows {
-    pub(super) fn is_empty(&self) -> bool {
-        self.changed.is_empty()
-    }
-
-    /// Takes in what one commit changed.
-    pub(super) fn add(&mut self, session: SessionId, records: &[Record], changes: &Changes) {
-        self.changed.insert(session);
-        let key = session.to_string();
-        for record in records {
-            self.events.push((
-                key.clone(),
-                record.seq,
-                record.id.to_string(),
-                record.kind.clone(),
-                record.version,
-                record.at,
-                record.execution.map(|id| id.to_string()),
-                record.recovery.map(|id| id.to_string()),
-                json(&record.data),
-                record.compacted.clone(),
-            ));
-        }
-        for input in &changes.inputs {
-            let status = match input.status {
-                InputStatus::Pending => "pending",
-                InputStatus::Promoted => "promoted",
-                InputStatus::Cancelled => "cancelled",
-            };
-            self.inputs.push((
-                input.id.to_string(),
-                key.clone(),
-                input.seq,
-                status,
-                input.intent,
-                json(input),
-            ));
-        }
-        if let Some(through) = changes.drop_items_after {
-            // Those of earlier commits of this group too.
-            self.items
-                .retain(|(session, seq, ..)| *session != key || *seq <= through);
-            let dropped = self.dropped.entry(key.clone()).or_insert(u64::MAX);
-            *dropped = through.min(*dropped);
-        }
-        for (n, item) in numbered(&changes.items) {
-            self.items.push((
-                key.clone(),
-                item.seq,
-                n,
-                item.is_message(),
-                item.text_bytes(),
-                json(item),
-            ));
-        }
-        for step in &changes.steps {
-            self.steps.push((
-                key.clone(),
-                step.seq,
-                step.started_at,
-                step.settled_at,
-                json(&step.runner),
-                step.provider.clone(),
-                step.usage.as_ref().map(json),
-            ));
-        }
-        for call in &changes.calls {
-            let status = match call.status {
-                CallStatus::Streaming => "streaming",
-                CallStatus::Ready => "ready",
-                CallStatus::Started => "started",
-                CallStatus::Settled => "settled",
-            };
-            self.calls
-                .push((key.clone(), call.step, json(&call.id), status, json(call)));
-        }
-        for execution in &changes.executions {
-            self.executions.push((
-                key.clone(),
-                execution.id.to_string(),
-                execution.owner.to_string(),
-                execution.started,
-                execution.ended,
-                execution.terminal.clone(),
-            ));
-        }
-    }
-
-    /// Of each session, the first seq that items are written for.
-    fn first_items(&self) -> Vec<(&Text, u64)> {
-        let mut first: HashMap<&Text, u64> = HashMap::new();
-        for (session, seq, ..) in &self.items {
-            let known = first.entry(session).or_insert(*seq);
-            *known = (*known).min(*seq);
-        }
-        first.into_iter().collect()
-    }
-
     /// Writes all of it, with the sessions and claims as they are in `tails`. Gives the bytes written.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         conn: &mut SqliteConnection,
         tails: &HashMap<SessionId, Arc<Tail>>,
@@ -211,19 +57,6 @@ impl Rows {
     }
 }
 
-/// Items with their position among those that the same event began.
-fn numbered(items: &[Item]) -> impl Iterator<Item = (u32, &Item)> {
-    let mut last = (0, 0);
-    items.iter().map(move |item| {
-        last = if last.0 == item.seq {
-            (item.seq, last.1 + 1)
-        } else {
-            (item.seq, 0)
-        };
-        (last.1, item)
-    })
-}
-
 async fn insert<T: Serialize>(
     conn: &mut SqliteConnection,
     sql: &'static str,
@@ -236,24 +69,6 @@ async fn insert<T: Serialize>(
     let bytes = rows.len() as u64;
     sqlx::query(sql).bind(rows).execute(conn).await?;
     Ok(bytes)
-}
-
-fn session_row(tail: &Tail, claimed: bool) -> SessionRow {
-    let (session, runnable) = (&tail.session, tail.is_runnable());
-    (
-        session.id.to_string(),
-        session.created_at,
-        session.updated_at,
-        session.head,
-        session.step,
-        runnable,
-        runnable && !claimed,
-        // No clock gets beyond what a column holds.
-        session.wake_at().map(|at| at.min(i64::MAX as u64)),
-        session.is_owing(),
-        session.revert.as_ref().map(|revert| revert.through),
-        json(session),
-    )
 }
 
 /// Writes the row of one session alone.

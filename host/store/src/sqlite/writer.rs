@@ -18,8 +18,8 @@ use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
 use super::read::{self, ReadError, signed};
-use super::rows::Rows;
 use super::{Options, Shared};
+use crate::rows::Rows;
 
 const ACTION: &str = "commit";
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
