@@ -10,6 +10,7 @@ mod contract;
 mod world;
 
 mod swap {
+    mod folder;
     mod live;
     mod place;
     mod removal;

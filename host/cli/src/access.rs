@@ -51,7 +51,9 @@ impl Context {
                 "run it where the file is, and name that with `--store` instead of `--server`",
             ));
         }
-        self.paths()
+        let paths = self.paths()?;
+        no_database(&paths)?;
+        Ok(paths)
     }
 
     /// A client of the server at `address`.
@@ -65,6 +67,7 @@ impl Context {
             return Ok(Way::Server(self.client(address)?));
         }
         let paths = self.paths()?;
+        no_database(&paths)?;
         let begun = std::time::Instant::now();
         loop {
             let found = match lock::read(&paths.store) {
@@ -96,6 +99,17 @@ impl Context {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Sessions in a shared database are reached through one of its nodes.
+fn no_database(paths: &Paths) -> Result<()> {
+    if paths.database.is_none() {
+        return Ok(());
+    }
+    let message = "sessions in Postgres are reached through a server";
+    Err(Error::new(Code::Usage, message).hint(
+        "start one with `mainstay serve --store postgres://…`, and name its address with `--server`",
+    ))
 }
 
 /// Opens the file for reading alone.

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use mainstay_core::BoxError;
 use mainstay_core::port::{Clock as _, SystemClock};
 use mainstay_server::wire::{Collect, Collected, CollectedComponent};
-use mainstay_store::{Retained, Retention, SqliteStore};
+use mainstay_store::{Retained, Retention};
 
+use crate::backing::Backing;
 use crate::plugins::Plugins;
 
 /// How long what was in use stays unless told otherwise.
@@ -19,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(3600);
 
 /// The collector of one store.
 pub(crate) struct Collector {
-    store: Arc<SqliteStore>,
+    store: Backing,
     plugins: Arc<Plugins>,
     keep: Keep,
 }
@@ -44,7 +45,7 @@ impl Keep {
     }
 
     /// Applies it to the store again and again. Without a retention it ends at once.
-    pub(crate) async fn apply(self, store: Arc<SqliteStore>) {
+    pub(crate) async fn apply(self, store: Backing) {
         if self == Self::default() {
             return;
         }
@@ -59,7 +60,7 @@ impl Keep {
                 }) => tracing::info!(sessions, bodies, body_bytes, "the retention was applied"),
                 Err(error) => {
                     tracing::warn!(
-                        error = mainstay_core::chain(&error),
+                        error = mainstay_core::chain(&*error),
                         "the retention was not applied"
                     );
                 }
@@ -70,7 +71,7 @@ impl Keep {
 }
 
 impl Collector {
-    pub(crate) fn new(store: Arc<SqliteStore>, plugins: Arc<Plugins>, keep: Keep) -> Self {
+    pub(crate) fn new(store: Backing, plugins: Arc<Plugins>, keep: Keep) -> Self {
         Self {
             store,
             plugins,

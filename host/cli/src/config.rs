@@ -40,6 +40,8 @@ pub(crate) struct Loaded {
     pub(crate) toolboxes: BTreeMap<String, Access>,
     /// What is loaded at start, by alias.
     pub(crate) plugins: BTreeMap<String, Source>,
+    /// A folder whose components are loaded when they appear or change.
+    pub(crate) plugin_folder: Option<PathBuf>,
     pub(crate) registries: Registries,
     pub(crate) settings: Settings,
     /// What guests may use.
@@ -262,6 +264,7 @@ struct ServerTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 struct NodeTable {
+    plugin_folder: Option<PathBuf>,
     lease: Option<Span>,
     lease_margin: Option<Span>,
     renew_every: Option<Span>,
@@ -369,6 +372,7 @@ pub(crate) fn builtin() -> Loaded {
         providers: BTreeMap::from([(PARROT.into(), Access::default()), (OPENAI.into(), openai)]),
         toolboxes: BTreeMap::from([("files".into(), files)]),
         plugins: BTreeMap::new(),
+        plugin_folder: None,
         registries: Registries::default(),
         settings: Settings::default(),
         limits: Limits::default(),
@@ -568,6 +572,11 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         .limits
         .limits()
         .map_err(|cause| wrong(None, cause, None))?;
+    loaded.plugin_folder = file
+        .node
+        .plugin_folder
+        .as_ref()
+        .map(|path| folder.join(path));
     file.node
         .apply(&mut loaded.settings)
         .map_err(|cause| wrong(None, cause, None))?;

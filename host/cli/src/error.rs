@@ -7,7 +7,7 @@ use mainstay_core::commit::Refused;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
 use mainstay_server::{PluginError, RegistryFault};
-use mainstay_store::OpenError;
+use mainstay_store::{OpenError, postgres};
 
 /// Exit codes. The table in [`EXIT_CODES`] documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +164,26 @@ impl From<OpenError> for Error {
             | OpenError::OlderSchema { .. }
             | OpenError::Network { .. } => (Code::Config, None),
             _ => (Code::Unavailable, None),
+        };
+        let causes = causes(&error);
+        let hint = hint.map(Into::into);
+        Self {
+            causes,
+            hint,
+            ..Self::new(code, format!("cannot open the store: {error}"))
+        }
+    }
+}
+
+impl From<postgres::OpenError> for Error {
+    fn from(error: postgres::OpenError) -> Self {
+        let (code, hint) = match &error {
+            postgres::OpenError::Url(_) => (Code::Usage, None),
+            postgres::OpenError::Unavailable { .. } => (
+                Code::Unavailable,
+                Some("see that the server runs and that the URL's user may connect"),
+            ),
+            _ => (Code::Config, None),
         };
         let causes = causes(&error);
         let hint = hint.map(Into::into);

@@ -9,19 +9,20 @@ use std::time::Duration;
 use mainstay_core::config::SharedConfig;
 use mainstay_core::id::OwnerId;
 use mainstay_core::node::{Node, Ports};
-use mainstay_core::port::{Store, SystemClock};
+use mainstay_core::port::SystemClock;
 use mainstay_server::{Options, ServerState, serve};
-use mainstay_store::SqliteStore;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::collector::Collector;
+use crate::backing::Backing;
+use crate::collector::{Collector, Keep};
 use crate::config::Loaded;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
 use crate::plugins::Plugins;
+use crate::watch::Watch;
 
 /// How the server is reached.
 #[derive(Clone, Debug)]
@@ -47,11 +48,15 @@ pub(crate) struct Host {
     /// Where clients on this machine find the server.
     pub(crate) address: String,
     node: Arc<Node>,
-    store: Arc<SqliteStore>,
+    store: Backing,
     server: JoinHandle<std::io::Result<()>>,
     stop: CancellationToken,
     /// Applies the retention.
     keeper: AbortOnDropHandle<()>,
+    /// Hears what other nodes write.
+    follower: AbortOnDropHandle<()>,
+    /// Loads what appears in the folder of plugins.
+    watcher: Option<AbortOnDropHandle<()>>,
 }
 
 /// How long answers under way may take once everything stops.
@@ -85,19 +90,28 @@ impl Host {
 
         let clock = Arc::new(SystemClock::default());
         let owner = OwnerId::new();
-        let options = mainstay_store::Options {
-            clock: clock.clone(),
-            owner,
-            ..mainstay_store::Options::default()
-        };
-        let store = Arc::new(SqliteStore::open(&paths.store, options).await?);
-        let plugins = Plugins::new(paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
+        if paths.database.is_some() && loaded.keep != Keep::default() {
+            return Err(Error::new(
+                Code::Config,
+                "`[retention]` is configured, and cannot be applied to Postgres yet",
+            )
+            .hint("take it out of the configuration"));
+        }
+        let store = Backing::open(paths, owner, clock.clone()).await?;
+        let plugins = Plugins::new(paths, &loaded, store.port())?;
         plugins.install_shipped().await?;
         plugins.load_configured().await;
         let plugins = Arc::new(plugins);
+        let mut watcher = None;
+        if let Some(folder) = loaded.plugin_folder.clone() {
+            let mut watch = Watch::new(folder);
+            watch.start(&plugins).await;
+            let follow = watch.follow(Arc::clone(&plugins));
+            watcher = Some(AbortOnDropHandle::new(tokio::spawn(follow)));
+        }
 
         let ports = Ports {
-            store: Arc::clone(&store) as Arc<dyn Store>,
+            store: store.port(),
             plugins: plugins.port(),
             clock,
         };
@@ -114,8 +128,10 @@ impl Host {
             any_address: bound.ip().is_unspecified(),
             ..Options::default()
         };
-        let collector = Collector::new(Arc::clone(&store), Arc::clone(&plugins), loaded.keep);
-        let keeper = AbortOnDropHandle::new(tokio::spawn(loaded.keep.apply(Arc::clone(&store))));
+        let collector = Collector::new(store.clone(), Arc::clone(&plugins), loaded.keep);
+        let keeper = AbortOnDropHandle::new(tokio::spawn(loaded.keep.apply(store.clone())));
+        let follower = store.clone().follow(Arc::clone(&node));
+        let follower = AbortOnDropHandle::new(tokio::spawn(follower));
         let state = ServerState::new(Arc::clone(&node), plugins, Arc::new(collector), options);
         let stop = CancellationToken::new();
         let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
@@ -127,7 +143,7 @@ impl Host {
         };
         let address = format!("http://{}", SocketAddr::new(near, bound.port()));
         store
-            .publish_address(Some(address.clone()))
+            .publish(Some(address.clone()))
             .map_err(|error| {
                 Error::new(Code::Unavailable, "cannot write the lock file of the store")
                     .because(&error)
@@ -139,6 +155,8 @@ impl Host {
             server,
             stop,
             keeper,
+            follower,
+            watcher,
         })
     }
 
@@ -147,6 +165,8 @@ impl Host {
     pub(crate) async fn shutdown(self, hurry: impl Future<Output = ()>) {
         self.stop.cancel();
         self.keeper.abort();
+        self.follower.abort();
+        drop(self.watcher);
         let mut shutdown = std::pin::pin!(self.node.shutdown());
         tokio::select! {
             () = &mut shutdown => {}
@@ -160,7 +180,7 @@ impl Host {
             server.abort();
         }
         // The lock is given up with the store, so a stale address misleads nobody.
-        let _ = self.store.publish_address(None);
+        let _ = self.store.publish(None);
         self.store.close().await;
     }
 }

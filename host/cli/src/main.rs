@@ -6,6 +6,7 @@
 
 mod access;
 mod args;
+mod backing;
 mod choice;
 mod client;
 mod collector;
@@ -22,6 +23,7 @@ mod printer;
 mod show;
 mod signals;
 mod sources;
+mod watch;
 mod wiring;
 
 use std::process::ExitCode;

@@ -12,6 +12,8 @@ pub(crate) const CONFIG: &str = "mainstay.toml";
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     pub(crate) store: PathBuf,
+    /// The database of several nodes, in place of the file.
+    pub(crate) database: Option<String>,
     /// One folder a session.
     pub(crate) workspaces: PathBuf,
     /// Compiled components.
@@ -21,7 +23,12 @@ pub(crate) struct Paths {
 impl Paths {
     /// For the named file, or the user's own.
     pub(crate) fn new(store: Option<&Path>) -> Result<Self> {
+        let database = store
+            .and_then(Path::to_str)
+            .filter(|name| name.starts_with("postgres://") || name.starts_with("postgresql://"))
+            .map(str::to_owned);
         let store = match store {
+            Some(_) if database.is_some() => data()?.join("postgres.db"),
             Some(store) => store.to_owned(),
             None => data()?.join("mainstay.db"),
         };
@@ -31,6 +38,7 @@ impl Paths {
         };
         Ok(Self {
             store,
+            database,
             workspaces: folder.join("workspaces"),
             cache: folder.join("cache"),
         })

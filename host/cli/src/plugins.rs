@@ -151,6 +151,12 @@ impl Plugins {
         join_all(all).await;
     }
 
+    /// Points a name at the bytes of a file, unless it leads there already.
+    pub(crate) async fn load_file(&self, alias: &str, file: &Path) -> Result<(), PluginError> {
+        self.load_source(alias, &Source::File(file.to_owned()))
+            .await
+    }
+
     async fn load_source(&self, alias: &str, source: &Source) -> Result<(), PluginError> {
         let names = self.store.aliases().await.map_err(unavailable)?;
         let mut named = names.iter().filter(|name| name.alias == alias);

@@ -473,6 +473,11 @@ impl Node {
         self.shared.hub.watch_live(session)
     }
 
+    /// Another node wrote to a session, as its store tells: who follows it here looks at once.
+    pub fn heard(&self, session: SessionId, head: Seq) {
+        self.shared.hub.committed(session, head);
+    }
+
     /// Change hints across sessions, with room for `capacity` of them.
     #[must_use]
     pub fn hints(&self, capacity: usize) -> Hints {

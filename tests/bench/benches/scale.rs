@@ -190,7 +190,7 @@ async fn length(plan: &Plan) {
     for &events in plan.lengths {
         let session = SessionId::new();
         let (_, fence) = view::fill(&store, session, events, NOTE_BYTES).await;
-        append(&store, session, fence, Vec::new(), Some(End::Succeeded)).await;
+        append(&store, session, fence, vec![ended()], Some(End::Succeeded)).await;
         sessions.push((events, session));
     }
     store.close().await;
@@ -248,10 +248,9 @@ async fn step(store: &SqliteStore, session: SessionId) -> [Duration; 5] {
     let tail = store.tail(session).await;
     let head = tail.expect("a read").expect("the session").session.head;
     lap();
-    let fence = claim(store, session).await;
+    let fence = claim(store, session, Some(10)).await;
     lap();
-    let turn = EventBody::TurnStarted { steps: 10 };
-    let head = append(store, session, fence, vec![turn, begun(head)], None).await;
+    let head = append(store, session, fence, vec![begun(head)], None).await;
     lap();
     let all = Range {
         after: 0,
@@ -275,11 +274,7 @@ async fn step(store: &SqliteStore, session: SessionId) -> [Duration; 5] {
         },
         timing: Timing::default(),
     };
-    let ended = EventBody::TurnEnded {
-        outcome: TurnOutcome::Done,
-        decided: None,
-    };
-    let events = vec![settled, ended];
+    let events = vec![settled, ended()];
     append(store, session, fence, events, Some(End::Succeeded)).await;
     took
 }
@@ -324,6 +319,13 @@ fn begun(head: Seq) -> EventBody {
     }))
 }
 
+fn ended() -> EventBody {
+    EventBody::TurnEnded {
+        outcome: TurnOutcome::Done,
+        decided: None,
+    }
+}
+
 async fn commit(store: &dyn Store, session: SessionId, write: Write) -> Seq {
     let commit = Commit {
         session,
@@ -334,7 +336,8 @@ async fn commit(store: &dyn Store, session: SessionId, write: Write) -> Seq {
     committed.expect("a commit").tail.session.head
 }
 
-async fn claim(store: &dyn Store, session: SessionId) -> Fence {
+/// Forced, it begins a turn of so many steps.
+async fn claim(store: &dyn Store, session: SessionId, forced: Option<u32>) -> Fence {
     let fence = Fence {
         execution: ExecutionId::new(),
         owner: OwnerId::new(),
@@ -343,7 +346,7 @@ async fn claim(store: &dyn Store, session: SessionId) -> Fence {
         execution: fence.execution,
         owner: fence.owner,
         lease_ms: 3_600_000,
-        forced: Some(10),
+        forced,
         resumed: false,
         by_itself: false,
     };
@@ -378,7 +381,7 @@ async fn orphans(plan: &Plan) {
     while left > 0 {
         let batch = left.min(512);
         let sessions = work::prompted(&store, world::BRIEF, "Go on.", batch).await;
-        let claims = sessions.iter().map(|session| claim(&store, *session));
+        let claims = sessions.iter().map(|session| claim(&store, *session, None));
         futures::future::join_all(claims).await;
         left -= batch;
     }
@@ -387,6 +390,22 @@ async fn orphans(plan: &Plan) {
     std::fs::copy(&file, &copy).expect("a copy");
     lengthen(&copy, plan.times);
 
+    // Taken in turns, so that what else the machine does falls on both.
+    let files = [&file, &copy];
+    let stores = [open(&file).await, open(&copy).await];
+    let mut scans = [const { Vec::new() }; 2];
+    for _ in 0..plan.scans {
+        for (scans, store) in scans.iter_mut().zip(&stores) {
+            let began = Instant::now();
+            let scan = store.scan(SCAN).await.expect("a scan");
+            scans.push(began.elapsed());
+            assert_eq!(scan.expired.len(), plan.orphans.min(SCAN as usize));
+        }
+    }
+    for store in stores {
+        store.close().await;
+    }
+
     let table = Table::new(&[
         "orphans",
         "events in the log",
@@ -394,56 +413,38 @@ async fn orphans(plan: &Plan) {
         "scan ms",
         "ratio",
         "all settled s",
-        "all idle s",
     ]);
-    let mut first = None;
-    for file in [&file, &copy] {
-        let store = open(file).await;
-        let mut scans = Vec::new();
-        for _ in 0..plan.scans {
-            let began = Instant::now();
-            let scan = store.scan(SCAN).await.expect("a scan");
-            scans.push(began.elapsed());
-            assert_eq!(scan.expired.len(), plan.orphans.min(SCAN as usize));
-        }
-        store.close().await;
-        let scans = millis(&scans);
-        let middle = quantile(&scans, 0.5);
-        let (settled, idle) = settle(file).await;
+    let scans = scans.map(|scans| millis(&scans));
+    for (file, of_file) in files.into_iter().zip(&scans) {
+        let events = count(file, "SELECT max(rowid) FROM event");
         let size = std::fs::metadata(file).expect("the file").len();
         table.row(&[
             plan.orphans.to_string(),
-            count(file, "SELECT max(rowid) FROM event").to_string(),
+            events.to_string(),
             (size >> 20).to_string(),
-            spread(&scans, 2),
-            format!("{:.2}", middle / *first.get_or_insert(middle)),
-            format!("{:.1}", settled.as_secs_f64()),
-            format!("{:.1}", idle.as_secs_f64()),
+            spread(of_file, 2),
+            format!("{:.2}", quantile(of_file, 0.5) / quantile(&scans[0], 0.5)),
+            format!("{:.1}", settle(file).await.as_secs_f64()),
         ]);
     }
 }
 
-/// Starts a node and waits until the orphans are settled, and until their sessions are idle.
-async fn settle(file: &Path) -> (Duration, Duration) {
+/// Starts a node and waits until the orphans are settled.
+async fn settle(file: &Path) -> Duration {
+    // Each is its session's third event; no later execution is.
+    const LEFT: &str = "SELECT count(*) FROM execution WHERE ended IS NULL AND started = 3";
     let dir = file.parent().expect("a folder");
     let ground = Ground::open(dir, &tmp().join("compiled")).await;
     let began = Instant::now();
     let node = ground.node(Settings::default());
-    let until = async |query: &'static str| {
-        while count(file, query) > 0 {
-            assert!(began.elapsed() < DEADLINE, "{query}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        began.elapsed()
-    };
-    // Each orphan is its session's third event; no later execution is.
-    let settled = until("SELECT count(*) FROM execution WHERE ended IS NULL AND started = 3").await;
-    let idle =
-        until("SELECT (SELECT count(*) FROM claim) + (SELECT count(*) FROM session WHERE due)");
-    let idle = idle.await;
+    while count(file, LEFT) > 0 {
+        assert!(began.elapsed() < DEADLINE, "orphans are left");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let settled = began.elapsed();
     node.shutdown().await;
     ground.store.close().await;
-    (settled, idle)
+    settled
 }
 
 fn count(file: &Path, query: &str) -> i64 {

@@ -290,8 +290,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(store: &Path, config: &Path) -> Self {
+        Self::run(mainstay(store, config)).await
+    }
+
+    /// Serves what the command names.
+    pub(crate) async fn run(mut command: Command) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut child = mainstay(store, config)
+        let mut child = command
             .args(["--json", "serve", "--listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -9,6 +9,7 @@ use mainstay_server::wire::{Collect, Collected};
 
 use crate::access::{self, Context, Way};
 use crate::args::Gc;
+use crate::backing::Backing;
 use crate::collector::Collector;
 use crate::error::{Code, Error, Result};
 use crate::plugins::Plugins;
@@ -27,7 +28,11 @@ pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
             let loaded = context.config()?;
             let store = Arc::new(access::write(&paths).await?);
             let plugins = Plugins::new(&paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
-            let collector = Collector::new(Arc::clone(&store), Arc::new(plugins), loaded.keep);
+            let collector = Collector::new(
+                Backing::Sqlite(Arc::clone(&store)),
+                Arc::new(plugins),
+                loaded.keep,
+            );
             let done = collector.collect(ask).await;
             store.close().await;
             done.map_err(|error| {

@@ -19,8 +19,11 @@ pub(crate) async fn serve(context: &Context, args: Serve) -> Result<()> {
         ));
     }
     let loaded = context.config()?;
-    if let Way::Server(_) = context.way().await? {
-        let paths = context.paths()?;
+    let paths = context.paths()?;
+    // Nodes share a database; a file has one owner.
+    if paths.database.is_none()
+        && let Way::Server(_) = context.way().await?
+    {
         return Err(Error::new(Code::Conflict, format!("{} has a server already", paths.store.display()))
             .hint("use that one (`mainstay session list` finds it), stop it, or name another file with `--store`"));
     }

@@ -1,0 +1,229 @@
+//! Several real processes on one Postgres: any node admits, any node runs, any node's clients follow,
+//! and a node's death costs a lease.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mainstay_test_support::postgres;
+use serde_json::{Value, json};
+use support::{DEADLINE, Server, log, mainstay};
+
+/// A database of nodes, each with a home of its own.
+struct World {
+    folder: tempfile::TempDir,
+    url: String,
+    config: PathBuf,
+}
+
+impl World {
+    /// `None` where Postgres is not installed.
+    fn new() -> Option<Self> {
+        let url = postgres::server()?.database();
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("mainstay.toml");
+        let text = r#"
+[agents.default]
+provider = "parrot"
+model = "parrot"
+
+[node]
+lease = "3s"
+poll-every = "200ms"
+"#;
+        std::fs::write(&config, text).unwrap();
+        Some(Self {
+            folder,
+            url,
+            config,
+        })
+    }
+
+    async fn node(&self, name: &str) -> Server {
+        let home = self.folder.path().join(name);
+        std::fs::create_dir_all(&home).unwrap();
+        let mut command = mainstay(Path::new(&self.url), &self.config);
+        command
+            .env("HOME", &home)
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("XDG_CONFIG_HOME");
+        Server::run(command).await
+    }
+}
+
+async fn session(node: &Server) -> String {
+    let (status, session) = node.post("/sessions", json!({})).await;
+    assert!(status < 300, "{session}");
+    session["id"].as_str().unwrap().to_owned()
+}
+
+async fn prompt(node: &Server, session: &str, text: &str, delivery: &str) {
+    let inputs = format!("/sessions/{session}/inputs");
+    let body = json!({ "text": text, "delivery": delivery });
+    let (status, told) = node.post(&inputs, body).await;
+    assert_eq!(status, 202, "{told}");
+}
+
+/// Waits until the log of a session has an event that fits, and gives the log.
+async fn seen(node: &Server, session: &str, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let events = node.events(session).await;
+        if events.iter().any(&fits) {
+            return events;
+        }
+        assert!(Instant::now() < deadline, "it never comes: {events:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Who ran a session, in the order of its executions.
+fn owners(events: &[Value]) -> Vec<String> {
+    let started = events.iter().filter(|e| e["type"] == "execution.started");
+    started
+        .map(|e| e["data"]["owner"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn ends(events: &[Value]) -> Vec<&Value> {
+    let kinds = [
+        "execution.succeeded",
+        "execution.failed",
+        "execution.interrupted",
+    ];
+    let is_end = |e: &&Value| kinds.contains(&e["type"].as_str().unwrap());
+    events.iter().filter(is_end).collect()
+}
+
+/// A turn that takes some seconds.
+const SLOW: &str = "slow 100 one two three four five six seven eight nine ten eleven twelve \
+thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_1_sessions_prompted_at_either_node_finish_and_both_run_some() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let mut sessions = Vec::new();
+    for n in 0..100 {
+        // Made at one and prompted at the other, so that nothing of it is local.
+        let (made, asked) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let id = session(made).await;
+        prompt(asked, &id, "say hello\nthen\nsay again", "queue").await;
+        sessions.push(id);
+    }
+    let mut ran = BTreeSet::new();
+    for id in &sessions {
+        a.idle(id).await;
+        let events = b.events(id).await;
+        log::check(&events);
+        assert_eq!(events, a.events(id).await);
+        let ended = events.iter().filter(|e| e["type"] == "turn.ended").count();
+        assert_eq!(ended, 1, "{events:#?}");
+        ran.extend(owners(&events));
+    }
+    assert_eq!(ran.len(), 2, "both nodes ran some: {ran:?}");
+    a.kill().await;
+    b.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_2_what_ran_on_a_node_that_was_killed_finishes_on_the_other() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let mut sessions = Vec::new();
+    for _ in 0..20 {
+        let id = session(&a).await;
+        prompt(&a, &id, SLOW, "queue").await;
+        sessions.push(id);
+    }
+    for id in &sessions {
+        seen(&b, id, |event| event["type"] == "step.started").await;
+    }
+    a.kill().await;
+    for id in &sessions {
+        b.idle(id).await;
+        let events = b.events(id).await;
+        log::check(&events);
+        let owners: BTreeSet<String> = owners(&events).into_iter().collect();
+        assert_eq!(owners.len(), 2, "{id} was run by {owners:?}");
+        let crashes = ends(&events)
+            .into_iter()
+            .filter(|e| e["data"]["reason"] == "crash")
+            .count();
+        assert_eq!(crashes, 1, "{id}");
+        let ended = events.iter().filter(|e| e["type"] == "turn.ended").count();
+        assert_eq!(ended, 1, "{id}");
+    }
+    b.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_4_a_steer_posted_to_another_node_enters_where_the_session_runs() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let id = session(&a).await;
+    prompt(&a, &id, SLOW, "queue").await;
+    seen(&b, &id, |event| event["type"] == "step.started").await;
+    prompt(&b, &id, "say steered", "steer").await;
+    a.idle(&id).await;
+    let events = b.events(&id).await;
+    log::check(&events);
+    assert_eq!(owners(&events).len(), 1, "one execution, A's, took both");
+    let promoted = events.iter().filter(|e| e["type"] == "input.promoted");
+    assert_eq!(promoted.count(), 2);
+    let (_, messages) = b.get(&format!("/sessions/{id}/messages")).await;
+    assert!(messages.to_string().contains("steered"), "{messages}");
+    a.kill().await;
+    b.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_5_an_interrupt_through_another_node_stops_it_with_one_terminal() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let id = session(&a).await;
+    // Longer than the test may take.
+    let words = "word ".repeat(4000);
+    prompt(&a, &id, &format!("slow 100 {words}"), "queue").await;
+    seen(&b, &id, |event| event["type"] == "step.output").await;
+    let (status, answer) = b
+        .post(&format!("/sessions/{id}/interrupt"), json!({}))
+        .await;
+    assert!(status < 300, "{answer}");
+    b.idle(&id).await;
+    let events = a.events(&id).await;
+    log::check(&events);
+    let ends = ends(&events);
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert_eq!(ends[0]["data"]["reason"], "user");
+    a.kill().await;
+    b.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_3_a_deploy_hands_over_at_once_and_counts_no_attempt() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let id = session(&a).await;
+    prompt(&a, &id, &format!("{SLOW}\nthen\nsay over"), "queue").await;
+    seen(&b, &id, |event| event["type"] == "step.output").await;
+    let mut a = a;
+    let pid = rustix::process::Pid::from_raw(a.child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    tokio::time::timeout(DEADLINE, a.child.wait())
+        .await
+        .expect("it ends")
+        .unwrap();
+    b.idle(&id).await;
+    let events = b.events(&id).await;
+    log::check(&events);
+    assert!(
+        events.iter().all(|e| e["data"]["reason"] != "crash"),
+        "{events:#?}"
+    );
+    let (_, shown) = b.get(&format!("/sessions/{id}")).await;
+    assert_eq!(shown["attempts"].as_u64().unwrap_or(0), 0, "{shown}");
+    b.kill().await;
+}
