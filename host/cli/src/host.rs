@@ -142,12 +142,9 @@ impl Host {
             ip => ip,
         };
         let address = format!("http://{}", SocketAddr::new(near, bound.port()));
-        store
-            .publish(Some(address.clone()))
-            .map_err(|error| {
-                Error::new(Code::Unavailable, "cannot write the lock file of the store")
-                    .because(&error)
-            })?;
+        store.publish(Some(address.clone())).map_err(|error| {
+            Error::new(Code::Unavailable, "cannot write the lock file of the store").because(&error)
+        })?;
         Ok(Self {
             address,
             node,
