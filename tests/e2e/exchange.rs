@@ -352,7 +352,7 @@ async fn model_12_a_server_that_sends_nothing_is_a_transport_failure_and_asked_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn model_5_13_a_rate_limit_is_everyones_who_uses_the_secret() {
+async fn model_5_model_13_a_rate_limit_is_everyones_who_uses_the_secret() {
     let host = Host::start("").await;
     let first = host.session("busy").await;
     host.prompt(&first, "hello").await;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mainstay_test_guests::successor;
 use mainstay_test_support::postgres;
 use serde_json::{Value, json};
 use support::{DEADLINE, Server, log, mainstay};
@@ -26,6 +27,11 @@ impl World {
         let config = folder.path().join("mainstay.toml");
         let text = r#"
 [agents.default]
+provider = "parrot"
+model = "parrot"
+
+[agents.mine]
+runner = "mine"
 provider = "parrot"
 model = "parrot"
 
@@ -226,4 +232,76 @@ async fn node_3_a_deploy_hands_over_at_once_and_counts_no_attempt() {
     let (_, shown) = b.get(&format!("/sessions/{id}")).await;
     assert_eq!(shown["attempts"].as_u64().unwrap_or(0), 0, "{shown}");
     b.kill().await;
+}
+
+/// Installs a component at a node. Gives its digest.
+async fn install(node: &Server, alias: &str, component: Vec<u8>) -> String {
+    let answer = node
+        .http
+        .post(format!("{}/v1/plugins?alias={alias}", node.address))
+        .header("content-type", "application/wasm")
+        .body(component)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status().as_u16(), 201);
+    let plugin: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    plugin["digest"].as_str().unwrap().to_owned()
+}
+
+/// The runner that decided last.
+fn decided_by(events: &[Value]) -> String {
+    let last = events.iter().rev().find_map(|event| {
+        let data = &event["data"];
+        let decided = [
+            &data["runner"]["digest"],
+            &data["decided"]["runner"]["digest"],
+        ];
+        decided.iter().find_map(|digest| digest.as_str())
+    });
+    last.expect("a runner decided").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_8_a_component_loaded_at_one_node_runs_and_moves_at_the_other() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let (first, second) = (r#"{"name":"first"}"#, r#"{"name":"second"}"#);
+    let first = install(&a, "mine", successor(first)).await;
+    let (status, made) = b.post("/sessions", json!({ "agent": "mine" })).await;
+    assert!(status < 300, "{made}");
+    let id = made["id"].as_str().unwrap();
+    let compiled = || {
+        let cache = world.folder.path().join("b/.local/share/mainstay/cache");
+        let files = walk(&cache).into_iter();
+        files.filter(|file| file.contains(&first)).count()
+    };
+    for _ in 0..2 {
+        prompt(&b, id, "hello", "queue").await;
+        b.idle(id).await;
+        assert_eq!(decided_by(&b.events(id).await), first);
+        assert_eq!(compiled(), 1, "{:?}", walk(world.folder.path()));
+    }
+    let second = install(&a, "mine", successor(second)).await;
+    prompt(&b, id, "hello again", "queue").await;
+    b.idle(id).await;
+    let events = b.events(id).await;
+    assert_eq!(decided_by(&events), second);
+    log::check(&events);
+    a.kill().await;
+    b.kill().await;
+}
+
+/// All files below a folder.
+fn walk(folder: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(walk(&path));
+        } else {
+            files.push(path.display().to_string());
+        }
+    }
+    files
 }

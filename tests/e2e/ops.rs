@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "ops/retention.rs"]
+mod retention;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

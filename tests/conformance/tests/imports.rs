@@ -85,8 +85,8 @@ macro_rules! on_both {
 on_both! {
     log_13_every_type_of_event_gives_the_rows_of_its_source: super::every_type;
     log_14_only_what_follows_is_taken: super::only_what_follows;
-    log_15_each_fault_has_an_error_of_its_own: super::each_fault;
-    log_16_another_origin_is_refused_or_skipped: super::another_origin;
+    log_15_each_fault_has_an_error_of_its_own: super::log_15_each_fault;
+    log_16_another_origin_is_refused_or_skipped: super::log_16_another_origin;
     log_21_every_prefix_of_a_log_can_be_adopted: super::every_prefix;
     log_21_what_was_stopped_between_steps_stays_stopped: super::stopped_between_steps;
     edit_3_an_admission_makes_a_revert_final: super::a_final_revert;
@@ -643,7 +643,7 @@ async fn only_what_follows(h: Harness) {
     assert_eq!(dump(&h, session).await.events, records[..6]);
 }
 
-async fn each_fault(h: Harness) {
+async fn log_15_each_fault(h: Harness) {
     let source = memory();
     let session = eventful(&source).await;
     let records = source.dump(session).await.events;
@@ -788,7 +788,7 @@ async fn each_fault(h: Harness) {
     assert!(h.store.tail(session).await.unwrap().is_none());
 }
 
-async fn another_origin(h: Harness) {
+async fn log_16_another_origin(h: Harness) {
     let source = memory();
     let session = eventful(&source).await;
     let records = source.dump(session).await.events;

@@ -143,13 +143,7 @@ fn rust_files(args: &New) -> Result<Vec<(String, String)>> {
 
 /// A template with the plugin's own words.
 pub(super) fn fill(text: &str, args: &New) -> String {
-    let name: String = args
-        .name
-        .split('-')
-        .map(|part| part[..1].to_ascii_uppercase() + &part[1..])
-        .collect();
     text.replace("{{name}}", &args.name)
-        .replace("{{Name}}", &name)
         .replace("{{kind}}", word(args.kind))
 }
 
@@ -201,7 +195,10 @@ mod tests {
             for (path, text) in rust_files(&args).unwrap() {
                 assert!(!text.contains("{{"), "{path}: {text}");
             }
-            assert_eq!(fill("{{Name}}", &args), "MyOwn2");
+            assert_eq!(
+                fill("{{name}} {{kind}}", &args),
+                format!("my-own-2 {}", word(kind))
+            );
         }
     }
 }
