@@ -157,7 +157,7 @@ mod tests {
         for text in ["first", "changed", "and again"] {
             fs::write(&file, text).unwrap();
             assert_eq!(watch.due(), none, "{text}: it may still be written");
-            assert_eq!(watch.due(), [file.clone()], "{text}");
+            assert_eq!(watch.due(), std::slice::from_ref(&file), "{text}");
             assert_eq!(watch.due(), none, "{text}: it is known");
         }
         fs::remove_file(&file).unwrap();

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -309,30 +308,24 @@ impl Stage<'_> {
     /// Sends the prompts, one when the one before is done with, and gives what the session needs. Sends
     /// each twice: a client that heard no answer does so. Picks up wherever an earlier process
     /// was; `round` tells prompts that are meant to be others.
-    fn perform<'b>(
-        &'b self,
-        node: &'b Arc<Node>,
-        round: usize,
-    ) -> impl Future<Output = Result<Result<(), Trouble>, Error>> + 'b {
-        async move {
-            for (n, prompt) in self.scene.prompts.iter().enumerate() {
-                let last = n + 1 == self.scene.prompts.len();
-                let swap = self.scene.swap && n > 0 && !last;
-                self.cast.swapped.store(swap, Ordering::SeqCst);
-                for _ in 0..2 {
-                    let input = InputId::derived(Uuid::nil(), &format!("prompt {round} {n}"));
-                    let parts = vec![Part::Text(prompt.clone())];
-                    let content = InputContent::Prompt { parts };
-                    node.admit(session(), input, Delivery::Queue, content)
-                        .await
-                        .map_err(trouble)?;
-                }
-                if let Err(trouble) = self.settle(node).await? {
-                    return Ok(Err(trouble));
-                }
+    async fn perform(&self, node: &Arc<Node>, round: usize) -> Result<Result<(), Trouble>, Error> {
+        for (n, prompt) in self.scene.prompts.iter().enumerate() {
+            let last = n + 1 == self.scene.prompts.len();
+            let swap = self.scene.swap && n > 0 && !last;
+            self.cast.swapped.store(swap, Ordering::SeqCst);
+            for _ in 0..2 {
+                let input = InputId::derived(Uuid::nil(), &format!("prompt {round} {n}"));
+                let parts = vec![Part::Text(prompt.clone())];
+                let content = InputContent::Prompt { parts };
+                node.admit(session(), input, Delivery::Queue, content)
+                    .await
+                    .map_err(trouble)?;
             }
-            Ok(Ok(()))
+            if let Err(trouble) = self.settle(node).await? {
+                return Ok(Err(trouble));
+            }
         }
+        Ok(Ok(()))
     }
 
     /// Brings the session to rest, and ends its waits.
