@@ -17,6 +17,7 @@ use mainstay_test_conformance::Harness;
 use mainstay_test_support::{ManualClock, build};
 
 use futures::TryStreamExt as _;
+use sqlx::{Connection as _, SqliteConnection};
 
 const DAY: u64 = 24 * 3600 * 1000;
 
@@ -316,4 +317,40 @@ async fn ops_5_sessions_that_nobody_used_for_long_go_with_all_their_rows_and_the
     store.close().await;
     let after = size();
     assert!(after < before / 2, "{before} bytes became {after}");
+}
+
+#[tokio::test]
+async fn compact_7_a_damaged_session_keeps_no_other_from_its_turn() {
+    let clock = Arc::new(ManualClock::default());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.db");
+    let (h, store) = open(&path, &clock).await;
+    let mut sessions = Vec::new();
+    for n in 0..3 {
+        let session = h.session().await;
+        told(&h, session, &format!("session {n}")).await;
+        sessions.push(session);
+    }
+    // The first in the order in which they are taken.
+    sessions.sort();
+    let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display()))
+        .await
+        .unwrap();
+    sqlx::query("UPDATE event SET data = '{' WHERE session = ? AND seq = 2")
+        .bind(sessions[0].to_string())
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    conn.close().await.unwrap();
+    let all = Retention {
+        sessions_before: None,
+        bodies_before: Some(u64::MAX),
+    };
+    let done = store.retain(all, false).await.unwrap();
+    assert!(done.bodies > 0, "{done:?}");
+    for session in &sessions[1..] {
+        let events = h.dump(*session).await.events;
+        assert!(events.iter().any(|event| event.compacted.is_some()));
+    }
+    store.close().await;
 }

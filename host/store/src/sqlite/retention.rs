@@ -52,8 +52,8 @@ impl SqliteStore {
     /// open, stay whole.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], and [`StoreError::Damaged`] for a session that cannot be read; what
-    /// was done before stays done.
+    /// [`StoreError::Unavailable`]; what was done before stays done. A session that cannot be read is
+    /// passed over and named in the log.
     ///
     /// # Cancel safety
     /// Dropped midway, a part is done; doing it again goes on from there.
@@ -75,7 +75,14 @@ impl SqliteStore {
             for session in self.listed(SESSION_BULKY, before).await? {
                 let mut after = None;
                 loop {
-                    let done = self.compact(session, before, after, dry_run).await?;
+                    let done = match self.compact(session, before, after, dry_run).await {
+                        // It stays as it is for `doctor` to tell of, and keeps no other from its turn.
+                        Err(StoreError::Damaged { session, cause }) => {
+                            tracing::warn!(%session, %cause, "its old bodies were not compacted");
+                            break;
+                        }
+                        done => done?,
+                    };
                     retained.bodies += done.bodies;
                     retained.body_bytes += done.bytes;
                     if done.through <= after.unwrap_or(0) || !done.more {
