@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use url::Url;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that listens on the loopback.
@@ -26,8 +28,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Psql {
     bin: PathBuf,
-    /// Without a database.
-    url: String,
+    /// Whatever database it names is replaced.
+    url: Url,
 }
 
 /// What was started here.
@@ -61,7 +63,7 @@ pub fn start(settings: &[&str]) -> Option<Server> {
         && settings.is_empty()
     {
         let bin = bin().unwrap_or_default();
-        let url = url.trim_end_matches('/').to_owned();
+        let url = Url::parse(&url).expect("MAINSTAY_TEST_POSTGRES is a URL");
         return Some(Server {
             port: 0,
             psql: Psql { bin, url },
@@ -145,7 +147,7 @@ impl Server {
             port,
             psql: Psql {
                 bin: bin.into(),
-                url: format!("postgres://postgres@127.0.0.1:{port}"),
+                url: Url::parse(&format!("postgres://postgres@127.0.0.1:{port}")).expect("a URL"),
             },
             own: Some(own),
         }
@@ -170,7 +172,7 @@ impl Server {
             "postgres",
             &format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name} TEMPLATE template0"),
         );
-        format!("{}/{name}", self.psql.url)
+        self.psql.url_of(&name)
     }
 
     /// Stops a server of one's own as a crash would, and starts it again.
@@ -196,6 +198,13 @@ impl Server {
 }
 
 impl Psql {
+    /// The server's URL with this database in place of whichever it names.
+    fn url_of(&self, database: &str) -> String {
+        let mut url = self.url.clone();
+        url.set_path(database);
+        url.into()
+    }
+
     fn run(&self, database: &str, sql: &str) {
         let mut psql = Command::new(self.bin.join("psql"));
         psql.args([
@@ -204,7 +213,7 @@ impl Psql {
             "--set=ON_ERROR_STOP=1",
             "--dbname",
         ]);
-        psql.arg(format!("{}/{database}", self.url));
+        psql.arg(self.url_of(database));
         // One command each: a database is not made inside a transaction.
         for one in sql.split("; ") {
             psql.args(["--command", one]);

@@ -210,6 +210,9 @@ async fn store_9_scans_read_indexes_alone() {
     )
     .await
     .unwrap();
+    // What a connection counted is its own until it is flushed: filling the tables reads them too.
+    conn.close().await.unwrap();
+    let mut conn = PgConnection::connect(&url).await.unwrap();
     let mut tx = conn.begin().await.unwrap();
     let scan = "SELECT o_session FROM session_scan(gen_random_uuid(), 100, $1, 0, NULL)
                  WHERE o_session IS NOT NULL";
