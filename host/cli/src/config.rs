@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mainstay_core::approval::Policy;
 use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
 use mainstay_core::history::ModelRef;
 use mainstay_core::plugin::{Model, Price, Scheme, Workspace};
@@ -19,6 +20,7 @@ use toml::Spanned;
 use crate::collector::Keep;
 use crate::error::{Code, Error, Result};
 use crate::limits::LimitsTable;
+use crate::rules::RuleTable;
 use crate::sources::{Registries, RegistryTable, Source};
 
 /// The agent of a session that names none.
@@ -142,6 +144,7 @@ struct AgentTable {
     time: Option<Span>,
     max_children: Option<u32>,
     max_depth: Option<u32>,
+    tool_rules: Option<Vec<Spanned<RuleTable>>>,
     resume: Option<ResumeMode>,
     resume_max_age: Option<Span>,
 }
@@ -538,6 +541,14 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         }
         agent.max_children = table.max_children.unwrap_or(agent.max_children);
         agent.max_depth = table.max_depth.unwrap_or(agent.max_depth);
+        if let Some(rules) = table.tool_rules {
+            let rules = rules.into_iter().map(|rule| {
+                let span = rule.span();
+                let rule = rule.into_inner().into_rule();
+                rule.map_err(|cause| wrong(Some(span), cause, None))
+            });
+            agent.tool_policy = Policy(rules.collect::<Result<_>>()?);
+        }
         agent.resume.mode = table.resume.unwrap_or(agent.resume.mode);
         if let Some(age) = table.resume_max_age {
             agent.resume.max_age_ms = Some(age.0.as_millis() as u64);
@@ -758,6 +769,8 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_core::approval::Verdict;
+
     use super::*;
 
     fn read(text: &str) -> Result<Loaded> {
@@ -792,6 +805,48 @@ mod tests {
             "[node]\nlease = \"soon\"\n",
             "mainstay.toml:2",
             "`soon` is no time",
+            None,
+        );
+    }
+
+    #[test]
+    fn rules_for_tools_are_read_in_their_order() {
+        let text = r#"
+            [[agents.a.tool-rules]]
+            tool = "write_*"
+            arguments = { path = "docs/*" }
+            then = "allow"
+            [[agents.a.tool-rules]]
+            tool = "*"
+            then = "ask"
+        "#;
+        let policy = &read(text).unwrap().config.agents["a"].tool_policy;
+        let verdicts: Vec<Verdict> = policy.0.iter().map(|rule| rule.then).collect();
+        assert_eq!(verdicts, [Verdict::Allow, Verdict::Ask]);
+        assert_eq!(policy.0[0].arguments["path"], "docs/*");
+        let wrong = |rule: &str| format!("[agents.a]\ntool-rules = [{rule}]\n");
+        check(
+            &wrong(r#"{ tool = "", then = "deny" }"#),
+            "mainstay.toml:2",
+            "names no tool",
+            None,
+        );
+        check(
+            &wrong(r#"{ tool = "x", arguments = { "" = "y" }, then = "deny" }"#),
+            "mainstay.toml:2",
+            "without a name",
+            None,
+        );
+        check(
+            &wrong(r#"{ tool = "x", then = "aks" }"#),
+            "mainstay.toml:2",
+            "aks",
+            Some("did you mean `ask`?"),
+        );
+        check(
+            &wrong(r#"{ tool = "x" }"#),
+            "mainstay.toml:2",
+            "missing field `then`",
             None,
         );
     }

@@ -395,12 +395,22 @@ pub fn apply(
             content,
         } => admit(&mut work, known, *input, *delivery, content)?,
         Write::CancelInput { input } => {
-            pending(&work.tail, known, *input)?;
+            let found = pending(&work.tail, known, *input)?;
+            // The first answer stands.
+            if matches!(found.content, InputContent::Approval(_)) {
+                return Err(given(*input));
+            }
             work.push(EventBody::InputCancelled { input: *input })?;
             Reply::Done
         }
         Write::Redeliver { input, delivery } => {
-            pending(&work.tail, known, *input)?;
+            let found = pending(&work.tail, known, *input)?;
+            // It may have started its call already.
+            if let InputContent::Approval(answer) = &found.content
+                && wait::is_for_a_call(&work.tail.session, answer)
+            {
+                return Err(given(*input));
+            }
             work.push(EventBody::InputRedelivered {
                 input: *input,
                 delivery: *delivery,
@@ -555,6 +565,7 @@ pub fn apply(
             Reply::Done
         }
     };
+    work.drop_answers()?;
     Ok(work.finish(reply))
 }
 
@@ -596,6 +607,31 @@ impl Work {
             .is_some()
         {
             self.push(EventBody::InputsWoken { scope })?;
+        }
+        Ok(())
+    }
+
+    /// Once a turn is over, an answer about a call of it has nothing to act on.
+    fn drop_answers(&mut self) -> Result<(), RuleBroken> {
+        let session = &self.tail.session;
+        if session.turn.is_some() || session.foreign.is_some() {
+            return Ok(());
+        }
+        let unused = |input: &&Input| {
+            matches!(&input.content, InputContent::Approval(answer)
+                if wait::is_for_a_call(session, answer))
+        };
+        let unused: Vec<InputId> = self
+            .tail
+            .inputs
+            .iter()
+            .filter(unused)
+            .map(|i| i.id)
+            .collect();
+        // They are the host's, and come behind the terminal.
+        self.execution = None;
+        for input in unused {
+            self.push(EventBody::InputCancelled { input })?;
         }
         Ok(())
     }
@@ -751,6 +787,13 @@ fn pending<'t>(tail: &'t Tail, known: &Known, input: InputId) -> Result<&'t Inpu
             },
         }),
         _ => Err(Refused::InputNotFound(input)),
+    }
+}
+
+fn given(input: InputId) -> Refused {
+    Refused::InputSettled {
+        input,
+        status: "the answer to an approval",
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Agent {
     pub max_children: u32,
     /// How deep a tree of sessions may grow; the root is at 0.
     pub max_depth: u32,
+    /// Which calls of tools may run.
+    pub tool_policy: crate::approval::Policy,
     /// What a session may do by itself, unless it was created with a policy of its own.
     pub resume: crate::policy::Resume,
 }
@@ -80,6 +82,7 @@ impl Default for Agent {
             time_ms: None,
             max_children: 64,
             max_depth: 4,
+            tool_policy: crate::approval::Policy::default(),
             resume: crate::policy::Resume::default(),
         }
     }

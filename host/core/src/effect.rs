@@ -9,18 +9,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug};
 use uuid::Uuid;
 
+use crate::approval::{self, Verdict};
 use crate::budget;
 use crate::coordinator::{Stop, backoff};
 use crate::decision::tools_of;
 use crate::event::{EventBody, Piece, ProviderRef, Timing, ToolboxRef};
 use crate::exchange::{Broken, Heard, Try};
 use crate::history::Ending;
-use crate::id::digest;
+use crate::id::{Seq, digest};
 use crate::live::Live;
 use crate::model::{
     Effect as Class, Failure, FailureClass, FinishReason, Media, NewMedia, Part, ProviderState,
@@ -60,6 +62,8 @@ pub(crate) struct Effect<'e> {
     deadline: Option<tokio::time::Instant>,
     /// It was, and the effect is stopped because of it.
     late: bool,
+    /// Told of what is written to the session, while a call of it is held.
+    written: Option<watch::Receiver<Seq>>,
     /// How the answer ended, held back until the calls that run have their results.
     over: Option<Ending>,
 }
@@ -101,6 +105,7 @@ impl<'e> Effect<'e> {
             price: None,
             deadline,
             late: false,
+            written: None,
             over: None,
         })
     }
@@ -126,17 +131,27 @@ impl<'e> Effect<'e> {
             .calls
             .iter()
             .filter(|call| !call.own && !call.hosted)
-            .filter(|call| matches!(call.status, CallStatus::Ready | CallStatus::Started))
+            .filter(|call| {
+                matches!(
+                    call.status,
+                    CallStatus::Ready | CallStatus::Held | CallStatus::Started
+                )
+            })
             .map(|call| call.id.clone())
             .collect();
         for call in waiting {
             self.begin(&call).await?;
         }
         self.model().await?;
-        while !self.step.is_settled() {
+        while !(self.step.is_settled() || self.is_held()) {
             self.tick(None).await?;
         }
         Ok(())
+    }
+
+    /// Nothing is left to be done before a person has answered.
+    fn is_held(&self) -> bool {
+        self.running.is_empty() && self.step.is_held(&self.exec.tail.session.arrived.approvals)
     }
 
     /// Asks the model, as often as it takes, if its answer is awaited.
@@ -286,6 +301,16 @@ impl<'e> Effect<'e> {
     async fn tick(&mut self, attempt: Option<&mut Try>) -> Result<Option<Heard>, Halt> {
         let listening = attempt.is_some();
         let flush_at = self.flush_at;
+        let poll = self.exec.shared.settings.poll_every;
+        let answered = async {
+            match &mut self.written {
+                // What is not heard of is looked for.
+                Some(written) => {
+                    let _ = tokio::time::timeout(poll, written.changed()).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
         let heard = async {
             match attempt {
                 Some(attempt) => attempt.next().await,
@@ -310,12 +335,14 @@ impl<'e> Effect<'e> {
                 }
                 Some(done) = self.running.join_next(), if !self.running.is_empty() => Next::Result(done),
                 () = flush => Next::Flush,
+                () = answered => Next::Answers,
                 heard = heard, if listening => Next::Heard(heard),
             }
         };
         match next {
             Next::Result(done) => self.settle(done, listening).await?,
             Next::Flush => self.flush().await?,
+            Next::Answers => self.take_answers().await?,
             Next::Heard(heard) => return Ok(Some(heard)),
         }
         Ok(None)
@@ -491,10 +518,24 @@ impl<'e> Effect<'e> {
             let text = format!("There is no tool {:?}.", call.tool);
             return self.refuse(&call, ToolOutcome::UnknownTool, text).await;
         };
-        if let Err(text) = self.check(&toolbox, &tool, &call.arguments) {
-            return self
-                .refuse(&call, ToolOutcome::InvalidArguments, text)
-                .await;
+        let arguments = match self.check(&toolbox, &tool, &call.arguments) {
+            Ok(arguments) => arguments,
+            Err(text) => {
+                return self
+                    .refuse(&call, ToolOutcome::InvalidArguments, text)
+                    .await;
+            }
+        };
+        match self.permission(&call, &arguments) {
+            Permission::Given => {}
+            Permission::Awaited => {
+                self.listen();
+                return Ok(());
+            }
+            Permission::ToAsk => return self.hold(&call),
+            Permission::Refused(text) => {
+                return self.refuse(&call, ToolOutcome::Denied, text).await;
+            }
         }
         let runs = self.step.call(id).map_or(0, |call| call.runs);
         let key = Uuid::new_v5(
@@ -533,7 +574,83 @@ impl<'e> Effect<'e> {
         Ok(())
     }
 
-    fn check(&mut self, toolbox: &ToolboxRef, tool: &Tool, arguments: &str) -> Result<(), String> {
+    /// Whether a call may start.
+    fn permission(&self, call: &ToolCall, arguments: &serde_json::Value) -> Permission {
+        match self.step.call(&call.id).map(|known| known.status) {
+            // Judged when it would have started first.
+            Some(CallStatus::Started) => Permission::Given,
+            Some(CallStatus::Held) => {
+                let approvals = &self.exec.tail.session.arrived.approvals;
+                match approval::answer(approvals, self.step.seq, &call.id) {
+                    None => Permission::Awaited,
+                    Some(answer) if answer.approved => Permission::Given,
+                    Some(answer) => Permission::Refused(match &answer.reason {
+                        Some(reason) => format!("Not run: a person denied it: {reason}"),
+                        None => "Not run: a person denied it.".into(),
+                    }),
+                }
+            }
+            _ => {
+                let config = self.exec.shared.config.get();
+                let agent = config.agents.get(&self.exec.tail.session.agent);
+                let policy = agent.map(|agent| &agent.tool_policy);
+                match policy.map_or(Verdict::Allow, |p| p.judge(&call.tool, arguments)) {
+                    Verdict::Allow => Permission::Given,
+                    Verdict::Ask => Permission::ToAsk,
+                    Verdict::Deny => Permission::Refused(
+                        "Not run: this agent's policy denies such calls.".into(),
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Has a person asked about a call.
+    fn hold(&mut self, call: &ToolCall) -> Result<(), Halt> {
+        let step = self.step.seq;
+        self.record(EventBody::CallHeld {
+            step,
+            call: call.id.clone(),
+            request: approval::request(step, call),
+        })?;
+        self.listen();
+        self.due();
+        Ok(())
+    }
+
+    /// Answers are heard of from now on.
+    fn listen(&mut self) {
+        let hub = &self.exec.shared.hub;
+        self.written
+            .get_or_insert_with(|| hub.watch_head(self.exec.session));
+    }
+
+    /// Starts or refuses the held calls that a person has answered.
+    async fn take_answers(&mut self) -> Result<(), Halt> {
+        if let Ok(Some(tail)) = self.exec.shared.store.tail(self.exec.session).await {
+            self.exec.tail = tail;
+        }
+        for call in self.held() {
+            self.begin(&call).await?;
+        }
+        Ok(())
+    }
+
+    /// Calls that are held and were not started.
+    fn held(&self) -> Vec<String> {
+        let held =
+            self.step.calls.iter().filter(|call| {
+                call.status == CallStatus::Held && !self.unwritten.contains(&call.id)
+            });
+        held.map(|call| call.id.clone()).collect()
+    }
+
+    fn check(
+        &mut self,
+        toolbox: &ToolboxRef,
+        tool: &Tool,
+        arguments: &str,
+    ) -> Result<serde_json::Value, String> {
         let value: serde_json::Value = serde_json::from_str(arguments)
             .map_err(|cause| format!("The arguments are not valid JSON: {cause}."))?;
         let key = format!("{}/{}", toolbox.alias, tool.definition.name);
@@ -553,7 +670,7 @@ impl<'e> Effect<'e> {
             .map(|error| format!("{error} at {:?}", error.instance_path().to_string()))
             .collect();
         if errors.is_empty() {
-            Ok(())
+            Ok(value)
         } else {
             Err(format!(
                 "The arguments break the tool's schema: {}.",
@@ -668,6 +785,14 @@ impl<'e> Effect<'e> {
         for body in self.orphans() {
             self.record(body)?;
         }
+        if matches!(ending, Ending::Failed(_)) {
+            // Nobody is to be asked about an answer that came to nothing.
+            for id in self.held() {
+                let call = self.step.call(&id).expect("it is of this step");
+                let body = recovery::settled(&self.step, call, ToolOutcome::NotStarted);
+                self.record(body)?;
+            }
+        }
         if matches!(ending, Ending::Failed(_)) && !self.running.is_empty() {
             // The results come before the failure: they are what the runner goes on from.
             self.over = Some(ending);
@@ -746,7 +871,7 @@ impl<'e> Effect<'e> {
             // The log does not say that these were started, and so would be told that they were not.
             for id in std::mem::take(&mut self.unwritten) {
                 if let Some(call) = self.step.call(&id)
-                    && call.status == CallStatus::Ready
+                    && matches!(call.status, CallStatus::Ready | CallStatus::Held)
                 {
                     let body = recovery::settled(&self.step, call, ToolOutcome::Interrupted);
                     self.record(body)?;
@@ -764,7 +889,7 @@ impl<'e> Effect<'e> {
     }
 
     /// Moves the beginning of the live context.
-    async fn compact(&mut self, through: crate::id::Seq, summary: Summary) -> Result<(), Halt> {
+    async fn compact(&mut self, through: Seq, summary: Summary) -> Result<(), Halt> {
         let step = self.step.seq;
         let text = match summary {
             Summary::Text(text) => text,
@@ -819,10 +944,22 @@ async fn over(deadline: Option<tokio::time::Instant>) {
     }
 }
 
+/// Whether a call may start.
+enum Permission {
+    Given,
+    /// A person is to be asked first.
+    ToAsk,
+    /// A person was asked and has not answered.
+    Awaited,
+    /// In words for a model.
+    Refused(String),
+}
+
 /// What an effect in progress waits for.
 enum Next {
     Result(Result<(String, ToolResult, Timing), tokio::task::JoinError>),
     Flush,
+    Answers,
     Heard(Heard),
 }
 

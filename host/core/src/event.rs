@@ -16,7 +16,9 @@ use crate::model::{
     Effect, Failure, HostedResult, Media, Part, ProviderState, Range, ToolResult, Usage,
 };
 use crate::outbox::Notice;
-use crate::plugin::{Action, Answer, Budget, ProviderConfig, SpawnRefusal, State, Trigger};
+use crate::plugin::{
+    Action, Answer, ApprovalRequest, Budget, ProviderConfig, SpawnRefusal, State, Trigger,
+};
 use crate::policy::{HeldBack, Resume};
 use crate::tail::Scope;
 
@@ -216,6 +218,13 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
         timing: Timing,
+    },
+    /// The agent's policy has a person asked before the call may start.
+    #[serde(rename = "call.held")]
+    CallHeld {
+        step: Seq,
+        call: String,
+        request: ApprovalRequest,
     },
     /// Write-ahead of a call that acts on the world.
     #[serde(rename = "call.started")]
@@ -672,6 +681,7 @@ pub const KINDS: &[&str] = &[
     "step.output",
     "retry.scheduled",
     "model.ended",
+    "call.held",
     "call.started",
     "call.settled",
     "context.compacted",

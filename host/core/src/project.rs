@@ -181,14 +181,8 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     && tail.session.held.is_none(),
                 content: content.clone(),
             };
-            if let InputContent::Approval(approval) = content {
-                let asked = tail.session.arrived.approvals.get_mut(&approval.key);
-                let asked = asked.ok_or("nobody asked for this approval")?;
-                if asked.answer.is_some() {
-                    return Err("it is answered already".into());
-                }
-                asked.request = None;
-                asked.answer = Some(approval.clone());
+            if let InputContent::Approval(answer) = content {
+                wait::answered(&mut tail.session, answer)?;
             }
             if let (InputContent::Timer { .. }, Some(wait)) = (content, &mut tail.session.wait) {
                 wait.wake_at = None;
@@ -212,11 +206,16 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let mut input = take_input(tail, *input)?;
             input.status = InputStatus::Promoted;
             input.intent = false;
-            let control = input.content.is_control();
+            let mut silent = input.content.is_control();
             let body = match &input.content {
                 InputContent::Prompt { parts } => Some(ItemBody::User(parts.clone())),
                 InputContent::Signal(signal) => Some(ItemBody::Signal(signal.clone())),
-                InputContent::Approval(approval) => Some(ItemBody::Approval(approval.clone())),
+                // What the call became says it.
+                InputContent::Approval(answer) if wait::is_for_a_call(&tail.session, answer) => {
+                    silent = true;
+                    None
+                }
+                InputContent::Approval(answer) => Some(ItemBody::Approval(answer.clone())),
                 InputContent::Timer { .. } => Some(ItemBody::Timer),
                 InputContent::Child(child) => Some(ItemBody::Child(child.clone())),
                 InputContent::Configure { model } => {
@@ -237,7 +236,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     tail.session.trigger = Trigger::WaitEnded(end);
                 } else if compacts {
                     tail.session.trigger = Trigger::Other("compact".into());
-                } else if stopping && !control {
+                } else if stopping && !silent {
                     tail.session.trigger = Trigger::Other("steered".into());
                 }
             }
@@ -485,7 +484,8 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }
         EventBody::StepOutput { step, .. }
         | EventBody::RetryScheduled { step, .. }
-        | EventBody::CallStarted { step, .. } => {
+        | EventBody::CallStarted { step, .. }
+        | EventBody::CallHeld { step, .. } => {
             let open = open_step(tail, *step)?;
             let before = open.calls.clone();
             fold_step(open, id, seq, &event.body)?;
@@ -495,6 +495,10 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     .filter(|call| !before.contains(call))
                     .cloned(),
             );
+            if let EventBody::CallHeld { call, request, .. } = &event.body {
+                wait::ask(&mut tail.session, *step, at, call, request)?;
+                hold(tail);
+            }
         }
         EventBody::CallSettled { step, result, .. } => {
             let open = open_step(tail, *step)?;
@@ -511,6 +515,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             }
             tail.session.attempts = 0;
             settle(tail, *step, at, changes);
+            hold(tail);
         }
         EventBody::ModelEnded {
             step,
@@ -554,6 +559,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             }
             if !compacts {
                 settle(tail, *step, at, changes);
+                hold(tail);
             }
         }
         EventBody::StepRecovered(recovered) => {
@@ -606,7 +612,7 @@ pub(crate) fn fold_step(
             let found = step.calls.iter_mut().find(|known| known.id == *call);
             let found = found.ok_or_else(|| format!("call {call} was never made"))?;
             match found.status {
-                CallStatus::Ready | CallStatus::Started => {}
+                CallStatus::Ready | CallStatus::Held | CallStatus::Started => {}
                 CallStatus::Streaming => return Err(format!("call {call} is not complete")),
                 CallStatus::Settled => return Err(format!("call {call} has its result already")),
             }
@@ -617,6 +623,15 @@ pub(crate) fn fold_step(
             found.effect = Some(*effect);
             found.key = Some(key.clone());
             found.runs = *run;
+            Ok(())
+        }
+        EventBody::CallHeld { step: of, call, .. } if *of == step.seq => {
+            let found = step.calls.iter_mut().find(|known| known.id == *call);
+            let found = found.ok_or_else(|| format!("call {call} was never made"))?;
+            if found.status != CallStatus::Ready || found.own || found.hosted {
+                return Err(format!("call {call} is not one that could start now"));
+            }
+            found.status = CallStatus::Held;
             Ok(())
         }
         EventBody::CallSettled {
@@ -737,6 +752,18 @@ fn settle(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {
         (None, _) => Trigger::ToolsFinished,
     };
     close_step(tail, step, at, changes);
+}
+
+/// Parks the turn where nothing is left of its step but calls that are held.
+fn hold(tail: &mut Tail) {
+    let approvals = &tail.session.arrived.approvals;
+    let Some(step) = tail.step.as_ref().filter(|open| open.is_held(approvals)) else {
+        return;
+    };
+    wait::hold(&mut tail.session, step.seq);
+    if let Some(claim) = &mut tail.claim {
+        claim.phase = crate::claim::Phase::Safe;
+    }
 }
 
 fn close_step(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {

@@ -8,6 +8,7 @@ use crate::history::Ending;
 use crate::id::{ExecutionId, Millis, OwnerId, RecoveryId};
 use crate::model::{Effect, Part, ToolOutcome, ToolResult};
 use crate::policy::HeldBack;
+use crate::project;
 use crate::tail::{Call, CallStatus, Step, Tail};
 
 /// What a recovery writes.
@@ -44,7 +45,7 @@ pub enum Outcome {
 /// | `safe` | the terminal that was owed; with an interrupt marked, the end of a turn that waits |
 /// | any, interrupt marked | every open call's result, the turn's end, the terminal |
 /// | `ready`, `continue` | the terminal `interrupted{crash}` |
-/// | `unknown` | verdicts on the open step, then as `continue` |
+/// | `unknown` | verdicts on the open step, then as `continue`; where they leave only held calls, it rests |
 ///
 /// A claim whose execution has its terminal (a shutdown's) gets no second one, and no attempt is
 /// counted.
@@ -101,8 +102,11 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
         };
     }
 
+    let mut parked = false;
     if let Some(step) = &tail.step {
-        events.extend(verdicts(step, execution));
+        let verdicts = verdicts(step, execution);
+        parked = is_held_after(tail, step, &verdicts);
+        events.extend(verdicts);
     }
     let crashed = !claim.ended && !claim.superseded;
     let attempts = tail.session.attempts + u32::from(crashed);
@@ -122,7 +126,21 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
             outcome: Outcome::Quarantined { reason },
         };
     }
+    if parked {
+        return Plan {
+            events,
+            outcome: Outcome::Released,
+        };
+    }
     resume(tail, events, attempts, crashed && claim.resumed, now)
+}
+
+/// Whether these verdicts leave nothing of a step but calls that a person is asked about.
+fn is_held_after(tail: &Tail, step: &Step, verdicts: &[EventBody]) -> bool {
+    let (session, seq, mut step) = (tail.session.id, step.seq, step.clone());
+    let mut verdicts = verdicts.iter();
+    let folded = verdicts.try_for_each(|body| project::fold_step(&mut step, session, seq, body));
+    folded.is_ok() && step.is_held(&tail.session.arrived.approvals)
 }
 
 /// Goes on, where the session's policy lets it do so by itself.
@@ -214,7 +232,7 @@ fn verdicts(step: &Step, execution: crate::id::ExecutionId) -> Vec<EventBody> {
     for call in step
         .calls
         .iter()
-        .filter(|call| call.status != CallStatus::Settled && !call.own)
+        .filter(|call| !matches!(call.status, CallStatus::Settled | CallStatus::Held) && !call.own)
     {
         match verdict(call) {
             Some(outcome) => {
@@ -306,7 +324,7 @@ pub fn close_step(step: &Step) -> Vec<EventBody> {
             (CallStatus::Started, ..) => ToolOutcome::Interrupted,
             // The runner settles its own with the turn's end.
             (CallStatus::Ready, ..) if call.own => continue,
-            (CallStatus::Ready, ..) => ToolOutcome::NotStarted,
+            (CallStatus::Ready | CallStatus::Held, ..) => ToolOutcome::NotStarted,
         };
         events.push(settled(step, call, outcome));
     }

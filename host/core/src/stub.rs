@@ -161,6 +161,8 @@ fn strip(mut body: EventBody) -> Option<EventBody> {
         EventBody::StepStarted(started) => strip_action(&mut started.action),
         EventBody::StepOutput { pieces, .. } => pieces.iter_mut().for_each(strip_piece),
         EventBody::CallSettled { result, .. } => strip_result(result),
+        // The arguments stand in the call.
+        EventBody::CallHeld { request, .. } => request.details = None,
         EventBody::ContextCompacted { summary, .. } => strip_parts(summary),
         EventBody::ItemCopied { body, .. } => strip_item(body),
         _ => return None,

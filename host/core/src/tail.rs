@@ -1,8 +1,11 @@
 //! The live end of a session as one value: its rows that a decision can depend on. A store loads it
 //! inside the transaction, pure code judges and changes it, and the store writes the changes back.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use crate::approval;
 use crate::claim::Claim;
 use crate::event::{
     Delivery, Event, EventBody, Forked, InputContent, Parent, Piece, Reverted, StepStarted,
@@ -13,7 +16,7 @@ use crate::model::{Content, Effect, ToolCall, Usage};
 use crate::outbox::{Child, Notice};
 use crate::plugin::{Action, State, Trigger};
 use crate::policy::{HeldBack, Resume};
-use crate::wait::{Arrived, Waiting};
+use crate::wait::{Arrived, Asked, Waiting};
 
 /// A session's live end.
 #[derive(Clone, Debug, PartialEq)]
@@ -243,6 +246,8 @@ pub enum CallStatus {
     Streaming,
     /// Complete, and not started as far as the log knows.
     Ready,
+    /// Complete, and a person is asked first. Not started as far as the log knows.
+    Held,
     /// Its start is recorded.
     Started,
     Settled,
@@ -414,6 +419,22 @@ impl Step {
                 .calls
                 .iter()
                 .all(|call| call.status == CallStatus::Settled || call.own)
+    }
+
+    /// Nothing is left of it but calls that a person was asked about and has not answered.
+    #[must_use]
+    pub fn is_held(&self, approvals: &BTreeMap<String, Asked>) -> bool {
+        let unanswered = |call: &Call| {
+            call.status == CallStatus::Held
+                && approval::answer(approvals, self.seq, &call.id).is_none()
+        };
+        !self.is_settled()
+            && (!self.asks_model() || self.ending.is_some())
+            && self
+                .calls
+                .iter()
+                .filter(|call| call.status != CallStatus::Settled && !call.own)
+                .all(unanswered)
     }
 
     /// The call of this id.
@@ -652,6 +673,8 @@ impl Tail {
         let intended = |input: &Input| input.intent;
         let work = match (&self.session.turn, &self.session.wait) {
             (Some(_), None) => true,
+            // Calls are held: nothing enters the history before they have their results.
+            (Some(_), Some(_)) if self.session.step.is_some() => false,
             (Some(_), Some(_)) => self
                 .inputs
                 .iter()

@@ -102,7 +102,8 @@ impl Execution {
 
     /// One step, or one turn's end. True once the terminal is written.
     async fn advance(&mut self) -> Result<bool, Halt> {
-        if self.tail.step.is_some() && self.pending.is_empty() {
+        let parked = self.tail.session.wait.is_some();
+        if self.tail.step.is_some() && self.pending.is_empty() && !parked {
             Effect::new(self).await?.run().await?;
             return Ok(false);
         }
@@ -113,6 +114,10 @@ impl Execution {
         let (here, _) = self.preview(&[], at)?;
         let open = here.session.turn.is_some();
         let waiting = here.session.wait.is_some();
+        if here.step.is_some() {
+            // Calls are held. What came in meanwhile enters the history behind their results.
+            return self.finish(waiting, at).await;
+        }
         let due = if open {
             here.due_steers()
         } else {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::approval;
 use crate::event::InputContent;
 use crate::history::Approval;
 use crate::id::{InputId, Millis, Seq, SessionId};
@@ -15,7 +16,7 @@ use crate::tail::Session;
 /// The open wait of a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Seq of the step that decided it.
+    /// Seq of the step that decided it, or that is open with calls that are held.
     pub step: Seq,
     pub until: Vec<Condition>,
     /// When its timer is due; `None` without one, and once it has fired.
@@ -46,6 +47,9 @@ impl Arrived {
 pub struct Asked {
     /// Seq of the step that asked.
     pub step: Seq,
+    /// The call that it is about, where the agent's policy asks and not the runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
     pub at: Millis,
     /// Left out once it is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +91,12 @@ pub fn check(session: &Session, until: &[Condition]) -> Result<(), String> {
             Condition::Approval(request) if request.key.is_empty() => {
                 return Err("it asks for an approval without a key".into());
             }
+            Condition::Approval(request) if request.key.starts_with(approval::PREFIX) => {
+                return Err(format!(
+                    "it asks for an approval under {:?}: such keys are kept for calls of tools",
+                    request.key
+                ));
+            }
             Condition::Approval(_) => {}
             Condition::Children(keys) if keys.is_empty() => {
                 return Err("it waits for no child".into());
@@ -120,6 +130,77 @@ pub fn met(session: &Session, until: &[Condition], now: Millis) -> Option<u32> {
     until.iter().position(met).map(|index| index as u32)
 }
 
+/// A call is to wait for a person.
+///
+/// # Errors
+/// The broken rule, where one was asked about it before.
+pub(crate) fn ask(
+    session: &mut Session,
+    step: Seq,
+    at: Millis,
+    call: &str,
+    request: &ApprovalRequest,
+) -> Result<(), String> {
+    if request.key != approval::key(step, call) {
+        return Err(format!(
+            "the request's key {:?} names another call",
+            request.key
+        ));
+    }
+    let asked = Asked {
+        step,
+        call: Some(call.into()),
+        at,
+        request: Some(request.clone()),
+        answer: None,
+        seen: false,
+    };
+    match session.arrived.approvals.insert(request.key.clone(), asked) {
+        None => Ok(()),
+        Some(_) => Err(format!("{:?} is asked for already", request.key)),
+    }
+}
+
+/// Begins the wait of a step that nothing is left of but held calls: any answer ends it.
+pub(crate) fn hold(session: &mut Session, step: Seq) {
+    let asked = session.arrived.approvals.values();
+    let open = asked.filter(|asked| asked.step == step && asked.call.is_some());
+    let until = open
+        .filter_map(|asked| asked.request.clone())
+        .map(Condition::Approval)
+        .collect();
+    session.wait = Some(Waiting {
+        step,
+        until,
+        wake_at: None,
+    });
+}
+
+/// Takes the answer to a request in, as it is admitted. What a held call waits for counts at once:
+/// its step is open, and no input enters the history before that is settled.
+///
+/// # Errors
+/// The broken rule, where nobody asked or somebody has answered.
+pub(crate) fn answered(session: &mut Session, answer: &Approval) -> Result<(), String> {
+    let asked = session.arrived.approvals.get_mut(&answer.key);
+    let asked = asked.ok_or("nobody asked for this approval")?;
+    if asked.answer.is_some() {
+        return Err("it is answered already".into());
+    }
+    asked.request = None;
+    asked.answer = Some(answer.clone());
+    if asked.call.is_some() && session.step == Some(asked.step) {
+        session.wait = None;
+    }
+    Ok(())
+}
+
+/// Whether an answer is for a held call, and so for the host alone.
+pub(crate) fn is_for_a_call(session: &Session, answer: &Approval) -> bool {
+    let asked = session.arrived.approvals.get(&answer.key);
+    asked.is_some_and(|asked| asked.call.is_some())
+}
+
 /// Takes what a wait ended with: a signal counts for one wait.
 pub(crate) fn consume(session: &mut Session, condition: &Condition) {
     let Condition::Signal(name) = condition else {
@@ -147,6 +228,7 @@ pub(crate) fn begin(
                 .entry(request.key.clone())
                 .or_insert_with(|| Asked {
                     step,
+                    call: None,
                     at,
                     request: Some(request.clone()),
                     answer: None,

@@ -283,7 +283,10 @@ pub struct Approval {
     /// Left out once it is answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// JSON text.
+    /// Id of the call of a tool that it is about, where the agent's policy asks and not its runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+    /// JSON text; a call's arguments, of which a long one is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
     /// `null` while nobody has answered.
@@ -307,6 +310,7 @@ impl Approval {
                     .request
                     .as_ref()
                     .map(|request| request.question.clone()),
+                call: asked.call.clone(),
                 details: asked
                     .request
                     .as_ref()

@@ -166,6 +166,7 @@ impl Rows<'_> {
         let word = match call.status {
             CallStatus::Streaming => "streaming",
             CallStatus::Ready => "ready",
+            CallStatus::Held => "held",
             CallStatus::Started => "started",
             CallStatus::Settled => "settled",
         };

@@ -136,6 +136,7 @@ impl Rows {
             let status = match call.status {
                 CallStatus::Streaming => "streaming",
                 CallStatus::Ready => "ready",
+                CallStatus::Held => "held",
                 CallStatus::Started => "started",
                 CallStatus::Settled => "settled",
             };

@@ -960,7 +960,9 @@ impl Plan {
         } else {
             return vec![build::call_settled(step.seq, "nobody")];
         };
-        if self.one_in(2) && call.effect != Some(Effect::Once) {
+        if (call.status == CallStatus::Ready && self.one_in(10)) || self.one_in(60) {
+            vec![build::call_held(step.seq, &call.id)]
+        } else if self.one_in(2) && call.effect != Some(Effect::Once) {
             let effect = self.pick(&[Effect::Pure, Effect::Idempotent, Effect::Once]);
             vec![build::call_started(
                 step.seq,

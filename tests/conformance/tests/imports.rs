@@ -350,10 +350,19 @@ async fn eventful(h: &Harness) -> SessionId {
     let calls = calls.chain(own_call("o1")).chain(own_call("o2"));
     run.write([build::output(step, calls)]).await;
     run.write([
+        build::call_held(step, "c"),
         build::model_ended(step, FinishReason::ToolCalls),
-        build::call_started(step, "c", Effect::Idempotent, 1),
     ])
     .await;
+    let yes = Approval {
+        key: mainstay_core::approval::key(step, "c"),
+        approved: true,
+        reason: None,
+    };
+    let answered = mainstay_core::wait::approval_input(session, &yes.key);
+    write(h, session, Write::Answer(yes)).await;
+    run.write([build::call_started(step, "c", Effect::Idempotent, 1)])
+        .await;
     run.write([build::call_settled(step, "c")]).await;
     let answer = Answer {
         call: "o1".into(),
@@ -361,6 +370,7 @@ async fn eventful(h: &Harness) -> SessionId {
         output: build::text("no"),
     };
     run.write([
+        EventBody::InputPromoted { input: answered },
         EventBody::RunnerAnswered { step, answer },
         EventBody::RunnerSaid {
             runner: "test".into(),

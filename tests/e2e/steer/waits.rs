@@ -102,6 +102,77 @@ async fn guarded(outside: &Outside) -> (World, Api, String) {
     (world, api, session)
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_5_a_call_that_the_policy_asks_about_outlives_kills_and_runs_once() {
+    for approved in [true, false] {
+        let outside = Outside::start().await;
+        let port = outside.port;
+        let world = World::with(&format!(
+            "[agents.default]\nrunner = \"planner\"\ntoolboxes = [\"web\"]\n\n\
+             [[agents.default.tool-rules]]\ntool = \"web_*\"\n\
+             arguments = {{ url = \"*/post/first\" }}\nthen = \"allow\"\n\n\
+             [[agents.default.tool-rules]]\ntool = \"web_post\"\nthen = \"ask\"\n\n\
+             [toolboxes.web]\nhttp = [{{ url = \"http://127.0.0.1:{port}/\", private = true }}]\n"
+        ));
+        let api = world.server().await;
+        let post = |tag: &str| {
+            let url = format!("http://127.0.0.1:{port}/post/{tag}");
+            json!({ "url": url, "body": "{}" })
+        };
+        let script = format!(
+            "call web_post {}\nthen\ncall web_post {}\nthen\nsay so: {{result}}",
+            post("first"),
+            post("second")
+        );
+        let session = api.begin(&script).await;
+        let parked = api.until(&session, "waiting").await;
+        assert_eq!(parked["open_approvals"], 1);
+        assert_eq!(parked["claim"], Value::Null, "it holds no claim");
+        api.kill().await;
+
+        // What the command line says of it without a server.
+        let (_, listed, _) = world
+            .run(&["session", "approvals", &session, "--json"])
+            .await;
+        let asked: Value = serde_json::from_str(&listed).unwrap();
+        assert_eq!(asked["question"], "May the tool web_post run?");
+        let details: Value = serde_json::from_str(asked["details"].as_str().unwrap()).unwrap();
+        assert_eq!(details, post("second"));
+        assert!(asked["call"].is_string(), "{asked}");
+        let (_, told, _) = world.run(&["session", "approvals", &session]).await;
+        assert!(told.contains("/post/second"), "{told}");
+        let (_, shown, _) = world.run(&["session", "show", &session]).await;
+        let key = asked["key"].as_str().unwrap();
+        assert!(shown.contains(&format!("{key}: May the tool")), "{shown}");
+
+        let api = world.server().await;
+        api.until(&session, "waiting").await;
+        assert_eq!(
+            (posts(&outside, "first"), posts(&outside, "second")),
+            (1, 0)
+        );
+        let verb = if approved { "approve" } else { "deny" };
+        let answer = ["session", verb, &session, key, "--reason", "not today"];
+        for _ in 0..2 {
+            let (code, _, told) = world.run(&answer).await;
+            assert_eq!(code, 0, "{told}");
+        }
+        let done = api.idle(&session).await;
+        assert_eq!(done["last_turn"]["outcome"], "done");
+        let posted = (posts(&outside, "first"), posts(&outside, "second"));
+        assert_eq!(posted, (1, u32::from(approved)));
+        let words = api.words(&session).await;
+        let last = words.last().unwrap();
+        let wanted = if approved {
+            "HTTP 200"
+        } else {
+            "a person denied it: not today"
+        };
+        assert!(last.contains(wanted), "{words:?}");
+        api.kill().await;
+    }
+}
+
 /// How often each tag was posted to.
 fn posts(outside: &Outside, tag: &str) -> u32 {
     let posts = outside.seen.posts.lock().unwrap();

@@ -28,6 +28,7 @@ pub fn script(seed: u64) -> Script {
                 Agent::Few,
                 Agent::Patient,
                 Agent::Parent,
+                Agent::Asked,
             ]
             .choose(&mut rng)
             .expect("not empty")

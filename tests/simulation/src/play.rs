@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use mainstay_core::approval::{Policy, Rule, Verdict};
 use mainstay_core::commit::Refused;
 use mainstay_core::config::{
     Agent as AgentConfig, Config, Provider, Settings, SharedConfig, Toolbox,
@@ -515,16 +516,13 @@ impl Play {
                 approved,
             } => {
                 let session = session_id(session);
-                let answer = move |node: Arc<Node>| {
-                    let answer = Approval {
-                        key: APPROVAL.into(),
-                        approved,
-                        reason: None,
-                    };
-                    async move { node.answer(session, answer).await }
-                };
-                // Nobody may have asked, or another has answered otherwise.
-                let _ = self.ask(node, answer).await?;
+                let asked = self.memory.tail(session).await.ok().flatten();
+                let mut keys = asked.map_or_else(Vec::new, |tail| open_calls(&tail.session));
+                keys.push(APPROVAL.into());
+                for key in keys {
+                    // Nobody may have asked, or another has answered otherwise.
+                    let _ = self.answer(session, node, key, approved).await?;
+                }
             }
             Action::Cancel { session, node } => {
                 let session = session_id(session);
@@ -658,7 +656,26 @@ impl Play {
         self.healing.send_replace(true);
     }
 
-    /// Waits until no client waits, nothing runs and nothing is to run.
+    async fn answer(
+        &self,
+        session: SessionId,
+        node: usize,
+        key: String,
+        approved: bool,
+    ) -> Result<Result<(), Refused>, Broken> {
+        let answer = move |node: Arc<Node>| {
+            let answer = Approval {
+                key: key.clone(),
+                approved,
+                reason: None,
+            };
+            async move { node.answer(session, answer).await }
+        };
+        self.ask(node, answer).await
+    }
+
+    /// Waits until no client waits, nothing runs and nothing is to run. A person answers what is asked
+    /// about calls meanwhile.
     async fn settle(&self, after: &str) -> Result<(), Broken> {
         let deadline = self.sim.now_ms() + SETTLES_WITHIN_MS;
         loop {
@@ -670,6 +687,12 @@ impl Play {
             let tails = self.tails().await;
             for tail in &tails {
                 let session = &tail.session;
+                if tail.claim.is_none() && !session.cancelled {
+                    for key in open_calls(session) {
+                        let approved = session.head % 2 == 0;
+                        let _ = self.answer(session.id, 0, key, approved).await?;
+                    }
+                }
                 let waits_here = tail.claim.is_some()
                     || tail.is_runnable()
                     || (session.wait.is_some() && !waits_for_people(session, &tails))
@@ -889,6 +912,13 @@ impl Play {
     }
 }
 
+/// Keys of what a person is asked about calls.
+fn open_calls(session: &Session) -> Vec<String> {
+    let asked = session.arrived.approvals.iter();
+    let open = asked.filter(|(_, asked)| asked.call.is_some() && asked.answer.is_none());
+    open.map(|(key, _)| key.clone()).collect()
+}
+
 /// Waits while it is quarantined, or for a child that was interrupted: such go on when somebody releases
 /// or speaks to them, as everybody is in the end.
 fn waits_for_people(session: &Session, tails: &[Arc<Tail>]) -> bool {
@@ -921,6 +951,7 @@ fn agent_name(agent: Agent) -> &'static str {
         Agent::Few => "few",
         Agent::Patient => "patient",
         Agent::Parent => "parent",
+        Agent::Asked => "asked",
     }
 }
 
@@ -956,6 +987,14 @@ fn config() -> Config {
         steps,
         ..AgentConfig::default()
     };
+    let asked = AgentConfig {
+        tool_policy: Policy(vec![Rule {
+            tool: "*".into(),
+            arguments: BTreeMap::new(),
+            then: Verdict::Ask,
+        }]),
+        ..agent("plain", 20)
+    };
     let provider = Provider {
         plugin: "simulated".into(),
         base_url: None,
@@ -969,6 +1008,7 @@ fn config() -> Config {
             ("few".into(), agent("plain", 3)),
             ("patient".into(), agent("patient", 20)),
             ("parent".into(), agent("parent", 20)),
+            ("asked".into(), asked),
         ]),
         providers: BTreeMap::from([("parrot".into(), provider)]),
     }

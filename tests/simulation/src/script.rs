@@ -34,6 +34,8 @@ pub enum Agent {
     Patient,
     /// Spawns children and waits for them.
     Parent,
+    /// As `Plain`; a person is asked about every call.
+    Asked,
 }
 
 /// An action and its time since the beginning, in ms.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use mainstay_core::event::{EventBody, TurnOutcome};
+use mainstay_core::event::{EventBody, InputContent, TurnOutcome};
 use mainstay_core::history::ItemBody;
 use mainstay_core::model::ToolOutcome;
 use mainstay_core::port::Dump;
@@ -83,7 +83,12 @@ fn promoted(dump: &Dump) -> Vec<String> {
         .filter_map(|body| match body {
             EventBody::InputPromoted { input } => Some(match content[&input] {
                 // At another time in every run.
-                mainstay_core::event::InputContent::Timer { .. } => "timer".into(),
+                InputContent::Timer { .. } => "timer".into(),
+                // Its key names the step's place in this log.
+                InputContent::Approval(answer) if answer.key.starts_with("call/") => {
+                    let call = answer.key.rsplit('/').next();
+                    format!("approval {call:?} {}", answer.approved)
+                }
                 content => format!("{content:?}"),
             }),
             _ => None,

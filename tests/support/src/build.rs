@@ -12,7 +12,9 @@ use mainstay_core::model::{
     Effect, FinishReason, ModelOptions, Part, Range, ToolCall, ToolChoice, ToolOutcome, ToolResult,
     Usage,
 };
-use mainstay_core::plugin::{Action, Budget, ModelCall, ProviderConfig, Segment, ToolSet, Trigger};
+use mainstay_core::plugin::{
+    Action, ApprovalRequest, Budget, ModelCall, ProviderConfig, Segment, ToolSet, Trigger,
+};
 
 /// When the events of these builders are said to be written.
 pub const AT: Millis = 1_700_000_000_000;
@@ -284,6 +286,20 @@ pub fn call_started(step: Seq, call: &str, effect: Effect, run: u32) -> EventBod
         effect,
         key: format!("key-{step}-{call}"),
         run,
+    }
+}
+
+/// A person is to be asked about a call.
+#[must_use]
+pub fn call_held(step: Seq, call: &str) -> EventBody {
+    EventBody::CallHeld {
+        step,
+        call: call.into(),
+        request: ApprovalRequest {
+            key: mainstay_core::approval::key(step, call),
+            question: "may it?".into(),
+            details: Some("{}".into()),
+        },
     }
 }
 

@@ -156,6 +156,11 @@ pub(super) async fn approvals(context: &Context, id: SessionId) -> Result<()> {
         let question = approval.question.as_deref().unwrap_or_default();
         let line = format!("{state}  {}  {}", tame(&approval.key), tame(question));
         context.printer.line(line.trim_end())?;
+        for detail in approval.details.as_deref().unwrap_or_default().lines() {
+            context
+                .printer
+                .line(format!("          {}", tame(detail)))?;
+        }
     }
     if approvals.is_empty() {
         context.printer.note("it asks nothing");

@@ -29,7 +29,7 @@ use super::stage::{Stage, a_signal, an_answer};
 use super::{
     Decided, Seen, Step, Watch, approval, ask, children, done, fail, parts, signal, spawn, wait,
 };
-use crate::plugins::{call, events, last_text, say};
+use crate::plugins::{call, events, last_text, results, say};
 use crate::world::prompt;
 
 /// One session.
@@ -53,7 +53,7 @@ pub enum Same {
 }
 
 /// Every kind of thing that a session does.
-pub const SCRIPTS: [Script; 12] = [
+pub const SCRIPTS: [Script; 13] = [
     Script {
         name: "plain",
         plugins: || Decided::new(|_, _| slowly(&["one ", "two ", "three"])),
@@ -107,6 +107,17 @@ pub const SCRIPTS: [Script; 12] = [
         plugins: || Decided::new(|_, _| say("over")).agent("default", waits),
         client: |client| answered(client).boxed_local(),
         same: Same::History,
+    },
+    Script {
+        name: "a call that is asked about",
+        plugins: || {
+            Decided::new(|request, _| match results(request) {
+                0 => call(&[("p", "put", r#"{"ask":"x"}"#), ("a", "act", "{}")]),
+                _ => slowly(&["all is ", "done"]),
+            })
+        },
+        client: |client| approved(client).boxed_local(),
+        same: Same::Items,
     },
     Script {
         name: "children",
@@ -329,6 +340,16 @@ async fn answered(client: &Client<'_>) {
     };
     client.until("the question", asks).await;
     client.answer(an_answer("a", None)).await;
+}
+
+async fn approved(client: &Client<'_>) {
+    client.prompt("a").await;
+    client.seen("call.held", 1).await;
+    let asked = client.stage.tail(client.session).await;
+    let key = asked.session.arrived.approvals.keys().next().cloned();
+    client
+        .answer(an_answer(&key.expect("a request"), None))
+        .await;
 }
 
 async fn compacted(client: &Client<'_>) {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_core::approval::{Policy, Rule, Verdict};
 use mainstay_core::commit::{Commit, Refused, Write};
 use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Toolbox};
 use mainstay_core::event::{Delivery, EventBody, InputContent, SessionCreated};
@@ -362,8 +363,14 @@ pub fn words(items: &[Item]) -> Vec<String> {
     words.collect()
 }
 
-/// Agents of these names, each with the runner of its own name and all tools.
+/// Agents of these names, each with the runner of its own name and all tools. A person is asked about a
+/// call with an argument `ask`, and one with an argument `deny` never runs.
 pub fn config(names: &[&str]) -> Config {
+    let rule = |argument: &str, then| Rule {
+        tool: "*".into(),
+        arguments: BTreeMap::from([(argument.into(), "*".into())]),
+        then,
+    };
     let agent = |name: &&str| {
         let agent = Agent {
             runner: (*name).into(),
@@ -371,6 +378,7 @@ pub fn config(names: &[&str]) -> Config {
                 alias: "tools".into(),
                 options: None,
             }],
+            tool_policy: Policy(vec![rule("ask", Verdict::Ask), rule("deny", Verdict::Deny)]),
             ..Agent::default()
         };
         ((*name).into(), agent)
