@@ -90,7 +90,11 @@ pub(crate) fn basis(tail: &Tail, basics: &Basics) -> Option<Basis> {
             through: session.head,
         },
         budget: budget::left(&basics.agent, tail, session.turn.as_ref()?),
-        state_from: state(tail, &basics.runner).map(|(seq, _)| *seq),
+        state_from: tail
+            .session
+            .states
+            .handed_to(&basics.runner)
+            .map(|(seq, _)| *seq),
     })
 }
 
@@ -143,7 +147,11 @@ pub(crate) fn view(
             })
             .collect(),
         budget: basis.budget,
-        state: state(tail, &basics.runner).map(|(_, state)| state.clone()),
+        state: tail
+            .session
+            .states
+            .handed_to(&basics.runner)
+            .map(|(_, state)| state.clone()),
     }
 }
 
@@ -184,19 +192,6 @@ pub(crate) const UNFIT: &str = "decided what cannot be done: ";
 /// The beginning of a digest, for people.
 pub(crate) fn short(digest: &str) -> String {
     format!("sha256:{}", digest.get(..12).unwrap_or(digest))
-}
-
-/// What is stored for this runner, and with which step.
-pub(crate) fn state<'t>(tail: &'t Tail, runner: &PluginInfo) -> Option<&'t (Seq, State)> {
-    let stored = tail.session.state.as_ref();
-    stored.filter(|(_, state)| accepts(runner, state))
-}
-
-fn accepts(runner: &PluginInfo, state: &State) -> bool {
-    (state.runner == runner.name && state.state_version == runner.state_version)
-        || runner.accepts.iter().any(|format| {
-            format.runner == state.runner && format.state_version == state.state_version
-        })
 }
 
 async fn basics(means: &Means, tail: &Tail) -> Result<Basics, String> {

@@ -8,9 +8,9 @@ use crate::event::{Event, EventBody, Forked, Reverted, SessionCreated};
 use crate::history::{Item, ItemBody, Order};
 use crate::id::{EventId, Millis, Seq, SessionId};
 use crate::model::Range;
-use crate::plugin::State;
 use crate::port::{Store, StoreError};
 use crate::project;
+use crate::state::States;
 use crate::tail::{Changes, Tail};
 use crate::transcript;
 
@@ -23,7 +23,8 @@ pub struct Fork {
     pub items: Vec<(Millis, ItemBody)>,
     /// How many of them stand before the live context.
     pub before_context: usize,
-    pub state: Option<State>,
+    /// What runners keep.
+    pub states: States,
 }
 
 /// Judges a fork. The same fork again finds the session that it made.
@@ -50,7 +51,7 @@ pub(crate) fn fork(tail: Option<&Tail>, commit: &Commit, fork: &Fork) -> Result<
                 0 => 0,
                 items => 1 + items as Seq,
             },
-            state: fork.state.clone(),
+            states: fork.states.clone(),
         }]);
     let (mut events, mut changes) = (Vec::new(), Changes::default());
     let mut tail: Option<Tail> = None;
@@ -88,8 +89,8 @@ pub struct Cut {
     pub items: Vec<Item>,
     /// Where the live context began then.
     pub context_after: Seq,
-    /// What a runner had stored by then, and with which step.
-    pub state: Option<(Seq, State)>,
+    /// What runners had stored by then.
+    pub states: States,
 }
 
 impl Cut {
@@ -99,7 +100,7 @@ impl Cut {
         Reverted {
             through: self.through,
             context_after: self.context_after,
-            state: self.state,
+            states: self.states,
         }
     }
 
@@ -156,16 +157,16 @@ async fn cut(store: &dyn Store, tail: &Tail, through: Seq) -> Result<Cut, StoreE
         })
         // A fork has the summaries of its source among its items.
         .unwrap_or(0);
-    let state = match (&tail.session.revert, &tail.session.state) {
-        (Some(revert), _) if settled == revert.through => revert.state.clone(),
-        (_, Some((seq, _))) if *seq > settled => state(store, session, settled).await?,
-        (_, state) => state.clone(),
+    let states = match (&tail.session.revert, &tail.session.states) {
+        (Some(revert), _) if settled == revert.through => revert.states.clone(),
+        (_, now) if now.newest() > Some(settled) => states(store, session, settled).await?,
+        (_, now) => now.clone(),
     };
     Ok(Cut {
         through: boundary,
         items,
         context_after,
-        state,
+        states,
     })
 }
 
@@ -190,15 +191,11 @@ async fn items(
     }
 }
 
-/// What a runner last stored at or before `through`, as it stands there: a fork brings a state along,
+/// What runners kept at or before `through`, as it stands there: a fork brings a state along,
 /// and a revert that became final brought an older one back.
-async fn state(
-    store: &dyn Store,
-    session: SessionId,
-    through: Seq,
-) -> Result<Option<(Seq, State)>, StoreError> {
+async fn states(store: &dyn Store, session: SessionId, through: Seq) -> Result<States, StoreError> {
     const PAGE: u32 = 256;
-    let (mut after, mut found, mut reverted) = (0, None, None);
+    let (mut after, mut found, mut reverted) = (0, States::default(), None);
     loop {
         let page = store.events(session, after, PAGE).await?;
         let Some((records, _)) = page.filter(|(records, _)| !records.is_empty()) else {
@@ -214,9 +211,12 @@ async fn state(
                 Ok(EventBody::TurnEnded { decided, .. }) => {
                     decided.and_then(|decided| decided.state)
                 }
-                Ok(EventBody::HistoryForked { state, .. }) => state,
+                Ok(EventBody::HistoryForked { states, .. }) => {
+                    found = states.at(record.seq);
+                    None
+                }
                 Ok(EventBody::HistoryReverted(revert)) => {
-                    reverted = Some(revert.state);
+                    reverted = Some(revert.states);
                     None
                 }
                 Ok(EventBody::RevertCommitted {}) => {
@@ -226,7 +226,7 @@ async fn state(
                 _ => None,
             };
             if let Some(state) = stored {
-                found = Some((record.seq, state));
+                found.keep(record.seq, state);
             }
         }
     }
@@ -261,7 +261,7 @@ pub async fn fork_of(
         },
         items,
         before_context,
-        state: cut.state.map(|(_, state)| state),
+        states: cut.states,
     })
 }
 

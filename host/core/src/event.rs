@@ -20,6 +20,7 @@ use crate::plugin::{
     Action, Answer, ApprovalRequest, Budget, ProviderConfig, SpawnRefusal, State, Trigger,
 };
 use crate::policy::{HeldBack, Resume};
+use crate::state::States;
 use crate::tail::Scope;
 
 /// One immutable record of a session.
@@ -261,8 +262,8 @@ pub enum EventBody {
     #[serde(rename = "history.forked")]
     HistoryForked {
         context_after: Seq,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        state: Option<State>,
+        #[serde(default, skip_serializing_if = "States::is_empty")]
+        states: States,
     },
     /// What stands behind a seq is hidden until the next input makes that final.
     #[serde(rename = "history.reverted")]
@@ -322,9 +323,9 @@ pub struct Reverted {
     pub through: Seq,
     /// Where the live context began then.
     pub context_after: Seq,
-    /// What a runner had stored by then, and with which step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<(Seq, State)>,
+    /// What runners had stored by then.
+    #[serde(default, skip_serializing_if = "States::is_empty")]
+    pub states: States,
 }
 
 /// Where a child hangs in its tree.

@@ -36,6 +36,7 @@ pub mod rebuild;
 pub mod recovery;
 pub mod rehearse;
 pub mod replay;
+pub mod state;
 pub mod stub;
 pub mod tail;
 pub mod transcript;

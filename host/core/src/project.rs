@@ -9,6 +9,7 @@ use crate::model::{Content, FinishReason, Part, ToolOutcome, ToolResult};
 use crate::outbox::{self, Child, Ended, Notice};
 use crate::plugin::{Action, Condition, SpawnRefusal, Trigger, WaitEnd};
 use crate::policy::HeldBack;
+use crate::state::States;
 use crate::tail::{
     Call, CallStatus, Changes, Execution, Input, InputStatus, Scope, Session, Step, StepRow, Tail,
     Totals, Turn,
@@ -57,7 +58,7 @@ pub fn begin(event: &Event) -> Option<Tail> {
             trigger: Trigger::TurnStarted,
             seen: event.seq,
             context_after: 0,
-            state: None,
+            states: States::default(),
             open_calls: Vec::new(),
             usage: Totals::default(),
             failed_calls: 0,
@@ -330,7 +331,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             if let Some(decided) = decided {
                 tail.session.seen = seq;
                 if let Some(state) = &decided.state {
-                    tail.session.state = Some((seq, state.clone()));
+                    tail.session.states.keep(seq, state.clone());
                 }
             }
             tail.session.attempts = 0;
@@ -396,7 +397,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 .ok_or("no steps are left in this turn")?;
             tail.session.seen = seq - 1;
             if let Some(state) = &started.state {
-                tail.session.state = Some((seq, state.clone()));
+                tail.session.states.keep(seq, state.clone());
             }
             changes.steps.push(StepRow {
                 session: id,
@@ -461,10 +462,10 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }),
         EventBody::HistoryForked {
             context_after,
-            state,
+            states,
         } => {
             tail.session.context_after = *context_after;
-            tail.session.state = state.clone().map(|state| (seq, state));
+            tail.session.states = states.at(seq);
             tail.session.seen = seq;
         }
         EventBody::HistoryReverted(revert) => {
@@ -479,7 +480,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         EventBody::RevertCommitted {} => {
             let revert = tail.session.revert.take().ok_or("nothing is reverted")?;
             tail.session.context_after = revert.context_after;
-            tail.session.state = revert.state;
+            tail.session.states = revert.states;
             changes.drop_items(revert.through);
         }
         EventBody::StepOutput { step, .. }

@@ -24,7 +24,7 @@ use crate::model::{Message, Range, text_of};
 use crate::overlay::{InStore, Overlay, Stored};
 use crate::plugin::{
     Action, Compact, Decision, Entry, GuestError, Kind, ModelCall, PluginInfo, Plugins, Segment,
-    State, Summary,
+    Summary,
 };
 use crate::port::{Store, StoreError};
 use crate::project;
@@ -231,7 +231,11 @@ impl Rehearsal {
         };
         let basis = match &point.outcome {
             Outcome::Decided { started, .. } => Basis {
-                state_from: decision::state(tail, &basics.runner).map(|(seq, _)| *seq),
+                state_from: tail
+                    .session
+                    .states
+                    .handed_to(&basics.runner)
+                    .map(|(seq, _)| *seq),
                 ..started.basis.clone()
             },
             Outcome::Failed(_) => decision::basis(tail, basics).ok_or_else(|| {
@@ -544,7 +548,8 @@ impl<'e> Point<'e> {
                 });
                 let mut form = form(entries, &started.action, resolved.as_ref());
                 // What another runner keeps says nothing to this one.
-                let format = started.state.as_ref().or(tail_state(tail));
+                let kept = tail.session.states.of(&started.runner.name);
+                let format = started.state.as_ref().or(kept.map(|(_, state)| state));
                 let same = started.runner.name == basics.runner.name
                     && format.is_none_or(|state| {
                         state.runner == basics.runner.name
@@ -639,13 +644,13 @@ fn form(entries: &[Entry], action: &Action, resolved: Option<&ModelRef>) -> Valu
 
 fn of_decision(decision: &Decision, basics: &Basics, tail: &Tail) -> Value {
     let mut form = form(&decision.entries, &decision.action, Some(&basics.model));
-    let kept = decision::state(tail, &basics.runner).map(|(_, state)| state.data.as_slice());
+    let kept = tail
+        .session
+        .states
+        .handed_to(&basics.runner)
+        .map(|(_, state)| state.data.as_slice());
     form["state"] = state(decision.state.as_deref().or(kept));
     form
-}
-
-fn tail_state(tail: &Tail) -> Option<&State> {
-    tail.session.state.as_ref().map(|(_, state)| state)
 }
 
 /// What a runner keeps, as readable as it is.

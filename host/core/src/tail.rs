@@ -14,8 +14,9 @@ use crate::history::{Ending, Item, ModelRef};
 use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use crate::model::{Content, Effect, ToolCall, Usage};
 use crate::outbox::{Child, Notice};
-use crate::plugin::{Action, State, Trigger};
+use crate::plugin::{Action, Trigger};
 use crate::policy::{HeldBack, Resume};
+use crate::state::States;
 use crate::wait::{Arrived, Asked, Waiting};
 
 /// A session's live end.
@@ -88,9 +89,9 @@ pub struct Session {
     pub seen: Seq,
     /// The live context begins after this seq.
     pub context_after: Seq,
-    /// What a runner last stored, and with which step.
-    #[serde(default)]
-    pub state: Option<(Seq, State)>,
+    /// What runners keep.
+    #[serde(default, skip_serializing_if = "States::is_empty")]
+    pub states: States,
     /// Calls of the runner's own tools without an answer: the step's seq and the call.
     #[serde(default)]
     pub open_calls: Vec<(Seq, ToolCall)>,

@@ -26,6 +26,7 @@ use mainstay_core::policy::{Resume, ResumeMode};
 use mainstay_core::port::{Dump, Store};
 use mainstay_core::recovery;
 use mainstay_core::replay::Replay;
+use mainstay_core::state::States;
 use mainstay_core::tail::{CallStatus, Scope, Step, Tail};
 use mainstay_test_support::build;
 use uuid::Uuid;
@@ -410,7 +411,7 @@ impl Plan {
             },
             before_context: self.below(items.len() + 1),
             items,
-            state: session.state.clone().map(|(_, state)| state),
+            states: session.states.clone(),
         })
     }
 
@@ -466,7 +467,7 @@ impl Plan {
         Write::Revert(Reverted {
             through,
             context_after: through / 2,
-            state: None,
+            states: States::default(),
         })
     }
 

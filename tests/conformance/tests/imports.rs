@@ -32,6 +32,7 @@ use mainstay_core::plugin::{
 use mainstay_core::policy::{Resume, ResumeMode};
 use mainstay_core::port::{Clock, Dump, Scan, Store, StoreError, SystemClock};
 use mainstay_core::replay::{Replay, ReplayError, Replayed};
+use mainstay_core::state::States;
 use mainstay_core::tail::{InputStatus, Scope};
 use mainstay_store::{Options, SqliteStore};
 use mainstay_test_conformance::{Harness, check_invariants};
@@ -187,6 +188,18 @@ async fn admit(
     input
 }
 
+/// What a runner keeps.
+fn kept() -> States {
+    let mut states = States::default();
+    let state = State {
+        runner: "test".into(),
+        state_version: 1,
+        data: vec![0, 255],
+    };
+    states.keep(1, state);
+    states
+}
+
 async fn write(h: &Harness, session: SessionId, write: Write) {
     h.ok(build::commit(session, write)).await;
 }
@@ -280,11 +293,7 @@ async fn eventful(h: &Harness) -> SessionId {
             (build::AT - 1, said("older")),
         ],
         before_context: 1,
-        state: Some(State {
-            runner: "test".into(),
-            state_version: 1,
-            data: vec![0, 255],
-        }),
+        states: kept(),
     };
     write(h, session, Write::Fork(fork)).await;
 
@@ -511,7 +520,7 @@ async fn eventful(h: &Harness) -> SessionId {
         Write::Revert(Reverted {
             through,
             context_after: 0,
-            state: None,
+            states: States::default(),
         })
     };
     write(h, session, revert(2)).await;
@@ -924,7 +933,7 @@ async fn a_final_revert(h: Harness) {
         Write::Revert(Reverted {
             through,
             context_after: 0,
-            state: None,
+            states: States::default(),
         })
     };
     let items = dump(&h, session).await.items;
@@ -1026,7 +1035,7 @@ async fn a_fork(h: Harness) {
             .map(|n| (build::AT, ItemBody::User(build::text(&n.to_string()))))
             .collect(),
         before_context: 100,
-        state: None,
+        states: States::default(),
     };
     let done = h.ok(build::commit(session, Write::Fork(fork(7)))).await;
     assert_eq!((done.reply, done.events.len()), (Reply::Done, 302));

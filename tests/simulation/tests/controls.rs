@@ -573,8 +573,8 @@ async fn step_11_a_state_goes_to_a_runner_that_accepts_it_and_to_no_other() {
         set("a1");
         host.prompt(session, "one").await;
         let dump = stage.idle(session).await;
-        let (_, state) = dump.session.as_ref().unwrap().state.clone().unwrap();
-        assert_eq!((state.runner.as_str(), state.state_version), ("a", 1));
+        let row = dump.session.as_ref().unwrap();
+        assert_eq!(row.states.of("a").unwrap().1.state_version, 1);
         set(alias);
         host.prompt(session, "two").await;
         let dump = stage.idle(session).await;
@@ -588,16 +588,24 @@ async fn step_11_a_state_goes_to_a_runner_that_accepts_it_and_to_no_other() {
             (_, got) => panic!("{alias} was handed {got:?}"),
         }
         // What it stored bears its own name.
-        let (_, state) = dump.session.as_ref().unwrap().state.clone().unwrap();
+        let states = dump.session.as_ref().unwrap().states.clone();
         let (name, version) = match alias {
             "a1" => ("a", 1),
             "a2" => ("a", 2),
             _ => ("b", 1),
         };
-        assert_eq!(
-            (state.runner.as_str(), state.state_version),
-            (name, version)
-        );
+        assert_eq!(states.of(name).unwrap().1.state_version, version);
+        // And what the first one keeps is there for it again, whoever ran in between.
+        set("a1");
+        host.prompt(session, "three").await;
+        stage.idle(session).await;
+        let view = stage.plugins.views.lock().unwrap().last().unwrap().clone();
+        match (alias, view.state) {
+            // One name has one state: the newer version wrote over it.
+            ("a2", None) => {}
+            (_, Some(own)) => assert_eq!((&*own.runner, &*own.data), ("a", &b"\x00first\xff"[..])),
+            (_, None) => panic!("after {alias} the first runner has lost what it kept"),
+        }
         host.kill();
     }
 }

@@ -361,10 +361,8 @@ fn counting(compact: Arc<AtomicBool>) -> Scripted {
 
 async fn state(world: &World, session: SessionId) -> u8 {
     let tail = world.tail(session).await;
-    tail.session
-        .state
-        .as_ref()
-        .map_or(0, |(_, state)| state.data[0])
+    let mut kept = tail.session.states.iter();
+    kept.next().map_or(0, |(_, state)| state.data[0])
 }
 
 #[tokio::test]
