@@ -5,6 +5,7 @@
 mod support;
 
 mod steer {
+    mod access;
     mod chat;
     mod commands;
     mod contract;

@@ -295,6 +295,11 @@ pub(crate) enum Plugin {
         /// A file, an artifact (`oci://…`), or the name or digest of an installed plugin
         plugin: String,
     },
+    /// Show what providers and toolboxes ask for, are granted, and have used
+    Access {
+        /// One of them, by the name that it is granted under
+        name: Option<String>,
+    },
     /// Take a plugin's name away
     Remove {
         #[arg(value_parser = kind)]

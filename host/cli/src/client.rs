@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use mainstay_core::access::Access;
 use mainstay_core::event::{Delivery, Record};
 use mainstay_core::export::Imported;
 use mainstay_core::history::{Item, ModelRef};
@@ -207,6 +208,11 @@ impl Client {
 
     pub(crate) async fn plugins(&self) -> Result<Vec<Plugin>> {
         let page: Page<Plugin> = self.get("/plugins").await?;
+        Ok(page.items)
+    }
+
+    pub(crate) async fn access(&self) -> Result<Vec<Access>> {
+        let page: Page<Access> = self.get("/plugins/access").await?;
         Ok(page.items)
     }
 

@@ -86,6 +86,13 @@ pub(crate) enum Secret {
 }
 
 impl Secret {
+    /// A path is meant from the configuration's folder.
+    fn within(&mut self, folder: &Path) {
+        if let Self::File(path) = self {
+            *path = folder.join(&path);
+        }
+    }
+
     /// The value, if it is set.
     pub(crate) fn value(&self) -> Option<String> {
         let value = match self {
@@ -412,10 +419,12 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
             None => error,
         }
     };
-    let file: File = toml::from_str(text).map_err(|error| {
+    let mut file: File = toml::from_str(text).map_err(|error| {
         let hint = nearest_of(error.message());
         wrong(error.span(), error.message().to_owned(), hint)
     })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    file.secrets().for_each(|secret| secret.within(folder));
     let mut loaded = builtin();
 
     for (name, table) in file.providers {
@@ -556,7 +565,6 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         loaded.config.agents.insert(name, agent);
     }
 
-    let folder = path.parent().unwrap_or(Path::new(""));
     for (alias, table) in file.plugins {
         let source = Source::parse(table.source.get_ref(), folder)
             .map_err(|error| wrong(Some(table.source.span()), error.to_string(), None))?;
@@ -592,6 +600,19 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         .apply(&mut loaded.settings)
         .map_err(|cause| wrong(None, cause, None))?;
     Ok(loaded)
+}
+
+impl File {
+    fn secrets(&mut self) -> impl Iterator<Item = &mut Secret> {
+        let providers = self.providers.values_mut();
+        let toolboxes = self.toolboxes.values_mut();
+        let registries = self.registries.values_mut();
+        providers
+            .flat_map(|table| table.secrets.values_mut())
+            .chain(toolboxes.flat_map(|table| table.secrets.values_mut()))
+            .chain(registries.flat_map(|table| table.get_mut().secrets()))
+            .chain(&mut self.server.token)
+    }
 }
 
 impl HttpTable {
@@ -908,6 +929,11 @@ mod tests {
         let access = &loaded.providers["local"];
         assert!(access.http[0].private);
         assert_eq!(access.secrets["api-key"], Secret::File("/run/key".into()));
+        // From the folder of the configuration, wherever the process was started.
+        let text = "[toolboxes.web]\nsecrets = { token = { file = \"here\" } }\n";
+        let elsewhere = parse(Path::new("/etc/mainstay/mainstay.toml"), text).expect("right");
+        let token = &elsewhere.toolboxes["web"].secrets["token"];
+        assert_eq!(*token, Secret::File("/etc/mainstay/here".into()));
         let rule = &loaded.toolboxes["web"].http[0];
         assert_eq!((rule.host.as_str(), rule.private), ("*.example.com", false));
         assert_eq!(

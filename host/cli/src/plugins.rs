@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use mainstay_core::access::Access;
 use mainstay_core::id::{Digest, digest};
 use mainstay_core::plugin::{Kind, PluginInfo, Plugins as Port};
 use mainstay_core::port::{Alias, Store, StoreError};
@@ -65,6 +66,8 @@ pub(crate) struct Plugins {
     wired: Wired,
     registries: Registries,
     configured: BTreeMap<String, Source>,
+    /// The plugin of each configured provider.
+    providers: BTreeMap<String, String>,
 }
 
 impl Plugins {
@@ -78,6 +81,12 @@ impl Plugins {
             wired,
             registries: loaded.registries.clone(),
             configured: loaded.plugins.clone(),
+            providers: loaded
+                .config
+                .providers
+                .iter()
+                .map(|(name, provider)| (name.clone(), provider.plugin.clone()))
+                .collect(),
         })
     }
 
@@ -313,6 +322,30 @@ impl PluginAdmin for Plugins {
             key(a).cmp(&key(b))
         });
         Ok(plugins)
+    }
+
+    async fn access(&self) -> Result<Vec<Access>, PluginError> {
+        let aliases = self.store.aliases().await.map_err(unavailable)?;
+        let led_to = |kind: Kind, alias: &str| {
+            let mut names = aliases.iter();
+            let name = names.find(|name| name.kind == kind && name.alias == alias);
+            name.map(|name| name.digest.clone())
+        };
+        let providers = self.providers.iter();
+        let providers = providers
+            .filter_map(|(name, plugin)| Some((name.clone(), led_to(Kind::Provider, plugin)?)));
+        let toolboxes = aliases
+            .iter()
+            .filter(|name| name.kind == Kind::Toolbox && !name.alias.ends_with(MARK))
+            .map(|name| (name.alias.clone(), name.digest.clone()));
+        let mut reports = Vec::new();
+        for (alias, digest) in providers.chain(toolboxes) {
+            let info = self.store.plugin(&digest).await.map_err(unavailable)?;
+            if let Some(info) = info {
+                reports.push(self.wired.report(&info, &alias).await);
+            }
+        }
+        Ok(reports)
     }
 
     async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError> {

@@ -62,6 +62,12 @@ pub(crate) struct RegistryTable {
     insecure: Option<bool>,
 }
 
+impl RegistryTable {
+    pub(crate) fn secrets(&mut self) -> impl Iterator<Item = &mut Secret> {
+        self.password.iter_mut().chain(&mut self.token)
+    }
+}
+
 /// Most bytes of a component, wherever it comes from.
 pub(crate) fn limit() -> u64 {
     Options::default().plugin_limit as u64

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainstay_core::BoxError;
 use mainstay_core::id::Digest;
 use mainstay_core::plugin::{Kind, PluginInfo, Plugins};
 use mainstay_core::port::Store;
+use mainstay_core::{BoxError, access};
 use mainstay_runtime::egress::{
     Egress, EgressLimits, GrantRule, Grants, MediaSource, Redactor, SecretSource, SystemResolver,
 };
@@ -71,6 +71,11 @@ impl Wired {
     pub(crate) async fn install(&self, bytes: &[u8]) -> Result<PluginInfo, PluginError> {
         let info = self.runtime.install(bytes).await.map_err(refused)?;
         Ok(PluginInfo::clone(&info))
+    }
+
+    /// What a component asks for, is granted under this name, and has used.
+    pub(crate) async fn report(&self, info: &PluginInfo, alias: &str) -> access::Access {
+        self.runtime.egress().report(info, alias).await
     }
 
     /// Takes a secret out of logs and of what guests are told from now on.

@@ -6,6 +6,7 @@
 //! crash left. The ports follow, and the two that drive them: `turn` runs one execution and
 //! `coordinator` decides when one runs.
 
+pub mod access;
 pub mod approval;
 mod budget;
 pub mod bytes64;

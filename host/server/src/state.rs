@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::BoxError;
+use mainstay_core::access::Access;
 use mainstay_core::node::Node;
 use mainstay_core::plugin::{Kind, PluginInfo};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +59,8 @@ pub trait PluginAdmin: Send + Sync + 'static {
     async fn inspect(&self, bytes: Vec<u8>) -> Result<PluginInfo, PluginError>;
     /// All components and the names that lead to them.
     async fn list(&self) -> Result<Vec<Plugin>, PluginError>;
+    /// What each provider and toolbox asks for, is granted, and has used in this process.
+    async fn access(&self) -> Result<Vec<Access>, PluginError>;
     /// Takes a name away. The component stays until a collection finds that nothing needs it.
     async fn remove(&self, kind: Kind, alias: &str) -> Result<(), PluginError>;
     /// Points a name at a component that is kept already.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use mainstay_core::plugin::{HostPattern, PluginInfo, Scheme, Workspace};
+use mainstay_core::plugin::{HostPattern, HttpRule, PluginInfo, Scheme, SecretRule};
 use mainstay_core::port::Store;
 use mainstay_registry::{Reference, SCHEME};
 use mainstay_server::PluginAdmin as _;
@@ -19,6 +19,7 @@ use crate::error::{Code, Error, Result};
 use crate::plugins::{self, Plugins};
 use crate::printer::{brief, tame};
 
+mod access;
 mod author;
 mod build;
 mod check;
@@ -104,6 +105,7 @@ async fn act(context: &Context, admin: &Admin, args: Plugin) -> Result<()> {
             })?;
             show(context, &found)?;
         }
+        Plugin::Access { name } => access::access(context, admin, name.as_deref()).await?,
         Plugin::Install { source, alias } => {
             let plugin = if source.starts_with(SCHEME) {
                 printer.dim("fetching, checking and compiling …");
@@ -275,52 +277,51 @@ fn show(context: &Context, plugin: &View) -> Result<()> {
 
 /// What a plugin wants that an operator has to grant.
 fn asks(info: &PluginInfo) -> Vec<String> {
-    let host = |host: &HostPattern| match host {
+    let mut asks: Vec<String> = info.http.iter().map(asks_http).collect();
+    asks.extend(info.secrets.iter().map(asks_secret));
+    asks.extend(access::workspace(info.workspace));
+    access::or_nothing(asks)
+}
+
+fn asks_http(rule: &HttpRule) -> String {
+    let methods = if rule.methods.is_empty() {
+        "any method".into()
+    } else {
+        rule.methods.join("/")
+    };
+    let scheme = if rule.scheme == Scheme::Https {
+        "https"
+    } else {
+        "http"
+    };
+    let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!(
+        "{scheme}, {methods} to {}{port}{}",
+        host(&rule.host),
+        rule.path_prefix
+    )
+}
+
+fn asks_secret(secret: &SecretRule) -> String {
+    let hosts: Vec<String> = secret.hosts.iter().map(host).collect();
+    let must = if secret.required {
+        ""
+    } else {
+        ", if there is one"
+    };
+    format!(
+        "secret `{}` for {}{must}: {}",
+        secret.name,
+        hosts.join(", "),
+        brief(&secret.purpose, 80)
+    )
+}
+
+fn host(host: &HostPattern) -> String {
+    match host {
         HostPattern::Name(name) => name.clone(),
         HostPattern::Subdomains(name) => format!("*.{name}"),
         HostPattern::BaseUrl => "its base URL".into(),
         HostPattern::Any => "any host".into(),
-    };
-    let mut asks = Vec::new();
-    for rule in &info.http {
-        let methods = if rule.methods.is_empty() {
-            "any method".into()
-        } else {
-            rule.methods.join("/")
-        };
-        let scheme = if rule.scheme == Scheme::Https {
-            "https"
-        } else {
-            "http"
-        };
-        let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
-        asks.push(format!(
-            "{scheme}, {methods} to {}{port}{}",
-            host(&rule.host),
-            rule.path_prefix
-        ));
     }
-    for secret in &info.secrets {
-        let hosts: Vec<String> = secret.hosts.iter().map(host).collect();
-        let must = if secret.required {
-            ""
-        } else {
-            ", if there is one"
-        };
-        asks.push(format!(
-            "secret `{}` for {}{must}: {}",
-            secret.name,
-            hosts.join(", "),
-            brief(&secret.purpose, 80)
-        ));
-    }
-    match info.workspace {
-        Workspace::None => {}
-        Workspace::Read => asks.push("reading the session's workspace".into()),
-        Workspace::ReadWrite => asks.push("reading and writing the session's workspace".into()),
-    }
-    if asks.is_empty() {
-        asks.push("nothing".into());
-    }
-    asks
 }

@@ -73,6 +73,17 @@ pub enum SecretSource {
     Value(String),
 }
 
+impl fmt::Display for SecretSource {
+    /// Where it is, and never what it is.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Value(_) => f.write_str("a value"),
+        }
+    }
+}
+
 impl fmt::Debug for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

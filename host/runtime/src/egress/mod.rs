@@ -4,13 +4,14 @@
 //! looked up, and only then is a name resolved, to addresses that are judged too. Values of secrets
 //! are put in here and taken out of all that comes back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use mainstay_core::access::{Access, Asked, Granted, GrantedSecret};
 use mainstay_core::plugin::{
     BodyStream, Chunk, EgressError, HeaderValue, HttpAnswer, HttpRequest, Kind, PluginInfo,
     ProviderConfig, ResponseHead, Workspace,
@@ -23,6 +24,7 @@ use url::{Host, Url};
 
 mod address;
 mod grants;
+mod ledger;
 mod redact;
 
 pub use address::{Resolver, SystemResolver};
@@ -31,6 +33,7 @@ pub use redact::{MASK, Redactor, Stream};
 
 use address::{Guarded, PrivateAddress, is_public};
 use grants::Wanted;
+use ledger::Ledger;
 
 /// Bytes of media that a request refers to.
 #[async_trait]
@@ -111,6 +114,7 @@ pub struct Egress {
     redactor: Redactor,
     /// Of this process alone.
     salt: [u8; 16],
+    ledger: Ledger,
     media: Arc<dyn MediaSource>,
     limits: EgressLimits,
     /// Connects to public addresses alone.
@@ -161,6 +165,7 @@ impl Egress {
             grants: RwLock::default(),
             redactor,
             salt: mainstay_core::id::EventId::new().0.into_bytes(),
+            ledger: Ledger::new(),
             media,
             limits,
             public: client(false, certificates)?,
@@ -206,8 +211,46 @@ impl Egress {
             .unwrap_or_default()
     }
 
-    /// The lesser of what is asked for and what is granted.
+    /// What this component asks for, is granted under `alias`, and has used there in this process.
+    pub async fn report(&self, info: &PluginInfo, alias: &str) -> Access {
+        let grants = self.granted(info.kind, alias);
+        let mut secrets = BTreeMap::new();
+        for (name, source) in &grants.secrets {
+            let secret = GrantedSecret {
+                from: source.to_string(),
+                set: source.read().await.is_ok(),
+            };
+            secrets.insert(name.clone(), secret);
+        }
+        Access {
+            kind: info.kind,
+            alias: alias.to_owned(),
+            name: info.name.clone(),
+            digest: info.digest.clone(),
+            asked: Asked {
+                http: info.http.clone(),
+                secrets: info.secrets.clone(),
+                workspace: info.workspace,
+            },
+            granted: Granted {
+                http: grants.http.iter().map(ToString::to_string).collect(),
+                secrets,
+                workspace: grants.workspace,
+            },
+            used: Some(self.ledger.of(info.kind, alias)),
+        }
+    }
+
+    /// What a call may do with the workspace: the lesser of what is asked for and what is granted.
     pub(crate) fn workspace(&self, info: &PluginInfo, alias: &str) -> Workspace {
+        let given = self.workspace_of(info, alias);
+        if given != Workspace::None {
+            self.ledger.workspace(info.kind, alias);
+        }
+        given
+    }
+
+    fn workspace_of(&self, info: &PluginInfo, alias: &str) -> Workspace {
         match (info.workspace, self.granted(info.kind, alias).workspace) {
             (Workspace::None, _) | (_, Workspace::None) => Workspace::None,
             (Workspace::ReadWrite, Workspace::ReadWrite) => Workspace::ReadWrite,
@@ -322,7 +365,11 @@ impl Egress {
             let to_get = status == 303 && method != Method::HEAD
                 || matches!(status, 301 | 302) && method == Method::POST;
             let next_method = if to_get { Method::GET } else { method.clone() };
-            if self.allowed(sender, &next_method, &next).is_err() {
+            if let Err(refused) = self.allowed(sender, &next_method, &next) {
+                let words = self.redactor.redact(&refused.to_string()).into_owned();
+                let (kind, alias) = (sender.info.kind, sender.alias);
+                self.ledger
+                    .request(kind, alias, &next_method, &next, Some(&words));
                 return self.whole(answer, &url).await;
             }
             if to_get {
@@ -359,8 +406,29 @@ impl Egress {
         .map_err(EgressError::Denied)
     }
 
-    /// One request, no redirects.
+    /// One request, no redirects. It is counted, sent or not.
     async fn once(
+        &self,
+        sender: &Sender<'_>,
+        method: &Method,
+        url: &Url,
+        headers: &[(String, HeaderValue)],
+        body: Vec<u8>,
+    ) -> Result<reqwest::Response, EgressError> {
+        let answer = self.try_once(sender, method, url, headers, body).await;
+        let refusal = match &answer {
+            Err(error @ (EgressError::Denied(_) | EgressError::Invalid(_))) => {
+                Some(self.redactor.redact(&error.to_string()).into_owned())
+            }
+            _ => None,
+        };
+        let (kind, alias) = (sender.info.kind, sender.alias);
+        self.ledger
+            .request(kind, alias, method, url, refusal.as_deref());
+        answer
+    }
+
+    async fn try_once(
         &self,
         sender: &Sender<'_>,
         method: &Method,
@@ -476,6 +544,7 @@ impl Egress {
         match source.read().await {
             Ok(value) => {
                 self.redactor.learn(&value);
+                self.ledger.secret(sender.info.kind, sender.alias, name);
                 Ok(value)
             }
             Err(why) => denied(format!("secret `{name}` of {who} is not set: {why}")),

@@ -63,6 +63,7 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
                 post(plugin::install).layer(Extension(BodyLimit(state.options().plugin_limit))),
             ),
         )
+        .route("/plugins/access", get(plugin::access))
         .route(
             "/plugins/{kind}/{alias}",
             put(plugin::alias).delete(plugin::remove),

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{FromRequest as _, Request, State};
 use axum::http::StatusCode;
+use mainstay_core::access::Access;
 use mainstay_core::plugin::Kind as PluginKind;
 use serde::Deserialize;
 
@@ -20,6 +21,15 @@ pub(crate) struct InstallQuery {
 
 pub(crate) async fn list(State(state): State<ServerState>) -> Result<Json<Page<Plugin>>> {
     let items = state.plugins().list().await?;
+    Ok(Json(Page {
+        items,
+        next: None,
+        previous: None,
+    }))
+}
+
+pub(crate) async fn access(State(state): State<ServerState>) -> Result<Json<Page<Access>>> {
+    let items = state.plugins().access().await?;
     Ok(Json(Page {
         items,
         next: None,
