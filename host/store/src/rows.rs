@@ -24,6 +24,7 @@ pub(crate) type EventRow = (
     Text,
     Option<Text>,
 );
+pub(crate) type ItemRow = (Text, u64, u32, bool, u64, Text);
 pub(crate) type StepRow = (
     Text,
     u64,
@@ -53,7 +54,7 @@ pub(crate) type SessionRow = (
 pub(crate) struct Rows {
     pub(crate) events: Vec<EventRow>,
     pub(crate) inputs: Vec<(Text, Text, u64, &'static str, bool, Text)>,
-    pub(crate) items: Vec<(Text, u64, u32, bool, u64, Text)>,
+    pub(crate) items: Vec<ItemRow>,
     pub(crate) steps: Vec<StepRow>,
     pub(crate) calls: Vec<(Text, u64, Text, &'static str, Text)>,
     pub(crate) executions: Vec<ExecutionRow>,
@@ -153,18 +154,6 @@ impl Rows {
                 execution.terminal.clone(),
             ));
         }
-    }
-}
-
-impl Rows {
-    /// Of each session, the first seq that items are written for.
-    pub(crate) fn first_items(&self) -> Vec<(&Text, u64)> {
-        let mut first: HashMap<&Text, u64> = HashMap::new();
-        for (session, seq, ..) in &self.items {
-            let known = first.entry(session).or_insert(*seq);
-            *known = (*known).min(*seq);
-        }
-        first.into_iter().collect()
     }
 }
 

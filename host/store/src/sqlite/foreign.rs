@@ -81,7 +81,7 @@ async fn known_again(conn: &mut SqliteConnection, session: SessionId) -> Result<
             .bind(&key)
             .fetch_optional(&mut *conn)
             .await?;
-        rows::put_session(conn, &tail, claimed.is_some()).await?;
+        rows::write_session(conn, &tail, claimed.is_some()).await?;
     }
     sqlx::query("DELETE FROM foreign_event WHERE session = ?")
         .bind(&key)

@@ -1,9 +1,9 @@
-//! SQLite: one process owns the file, one task writes, readers are many and short.
+//! SQLite: one process owns the file, one thread writes, readers are many and short.
 //!
-//! - [`writer`] puts commits that arrive together into one transaction and answers them once it is
-//!   on disk. It keeps the tails of the sessions that it wrote last, so that a commit to a live
-//!   session reads nothing but the ids that it brings.
-//! - [`rows`] writes the rows of such a group, one statement per table.
+//! - [`writer`] hands commits that arrive together to [`group`], which puts them into one transaction
+//!   and answers them once it is on disk. What [`judge`] reads for them it keeps in memory, so that a
+//!   commit to a live session reads nothing but the ids that it brings.
+//! - [`rows`] writes the rows of such a group, [`direct`] on the writer's own thread.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
 //! - [`foreign`] looks for what a newer build has written.
@@ -13,17 +13,20 @@
 //! The store's clock is wall time as it was when the file was opened and the monotonic clock since.
 
 pub mod backup;
+mod direct;
 pub mod doctor;
 pub(crate) mod file;
 mod foreign;
 pub mod gc;
+mod group;
+mod judge;
 mod read;
 mod rebuild;
 pub mod retention;
 mod rows;
 mod writer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -429,11 +432,12 @@ impl SqliteStore {
         let writer = Writer {
             conn,
             jobs: queue,
+            waiting: VecDeque::new(),
             shared: shared.clone(),
             options,
             unchecked: 0,
         };
-        tokio::spawn(writer.run());
+        writer.start().map_err(io)?;
         Ok(Self {
             shared,
             readers,

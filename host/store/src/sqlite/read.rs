@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mainstay_core::claim::Claim;
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{EventId, InputId, Millis, Seq, SessionId};
+use mainstay_core::id::{Millis, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::plugin::Kind;
 use mainstay_core::port::{Alias, Dump, Listed};
@@ -47,62 +47,18 @@ pub(super) async fn event_page(
     )))
 }
 
-// event_known: events that bear one of these ids.
-const EVENT_KNOWN: &str = "
+// event_known: the event that bears this id.
+pub(super) const EVENT_KNOWN: &str = "
     SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
-      FROM event WHERE id IN (SELECT value FROM json_each(?))";
-
-pub(super) async fn event_known(
-    conn: &mut SqliteConnection,
-    ids: impl IntoIterator<Item = EventId>,
-) -> Read<HashMap<EventId, Record>> {
-    let rows: Vec<EventRow> = sqlx::query_as(EVENT_KNOWN)
-        .bind(json_ids(ids))
-        .fetch_all(conn)
-        .await?;
-    rows.into_iter()
-        .map(|row| record(row).map(|record| (record.id, record)))
-        .collect()
-}
+      FROM event WHERE id = ?";
 
 // event_held: events of a session between two seqs, both included.
-const EVENT_HELD: &str = "
+pub(super) const EVENT_HELD: &str = "
     SELECT session, seq, id, type, version, at, execution, recovery, data, compacted
       FROM event WHERE session = ? AND seq >= ? AND seq <= ?";
 
-pub(super) async fn event_held(
-    conn: &mut SqliteConnection,
-    session: SessionId,
-    (first, last): (u64, u64),
-) -> Read<Vec<Record>> {
-    let rows: Vec<EventRow> = sqlx::query_as(EVENT_HELD)
-        .bind(session.to_string())
-        .bind(signed(first))
-        .bind(signed(last))
-        .fetch_all(conn)
-        .await?;
-    rows.into_iter().map(record).collect()
-}
-
-// input_known: inputs of these ids, whichever session holds them.
-const INPUT_KNOWN: &str =
-    "SELECT session, data FROM input WHERE id IN (SELECT value FROM json_each(?))";
-
-pub(super) async fn input_known(
-    conn: &mut SqliteConnection,
-    ids: impl IntoIterator<Item = InputId>,
-) -> Read<HashMap<InputId, Input>> {
-    let rows: Vec<(String, String)> = sqlx::query_as(INPUT_KNOWN)
-        .bind(json_ids(ids))
-        .fetch_all(conn)
-        .await?;
-    rows.into_iter()
-        .map(|(session, data)| {
-            let input: Input = parse(session_id(&session)?, "input", &data)?;
-            Ok((input.id, input))
-        })
-        .collect()
-}
+// input_known: the input of this id, whichever session holds it.
+pub(super) const INPUT_KNOWN: &str = "SELECT session, data FROM input WHERE id = ?";
 
 // alias_list: names of kinds that another build knows are for that one.
 const ALIAS_LIST: &str = "SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias";
@@ -124,24 +80,26 @@ pub(super) async fn alias_list(conn: &mut SqliteConnection) -> Read<Vec<Alias>> 
 }
 
 // tail_session, tail_inputs, tail_step: the live ends of these sessions.
-const TAIL_SESSION: &str = "
+pub(super) const TAIL_SESSION: &str = "
     SELECT s.id, s.created_at, s.updated_at, s.head, s.data, f.seq, f.type, f.version, c.data
       FROM session s
       LEFT JOIN claim c ON c.session = s.id LEFT JOIN foreign_event f ON f.session = s.id
      WHERE s.id IN (SELECT value FROM json_each(?))";
-const TAIL_INPUTS: &str = "
+pub(super) const TAIL_INPUTS: &str = "
     SELECT session, data FROM input
      WHERE session IN (SELECT value FROM json_each(?)) AND status = 'pending' ORDER BY session, seq";
-const TAIL_STEP: &str = "
+pub(super) const TAIL_STEP: &str = "
     SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
       FROM session s JOIN event e ON e.session = s.id AND e.seq >= s.step
      WHERE s.id IN (SELECT value FROM json_each(?)) AND s.step IS NOT NULL ORDER BY e.session, e.seq";
 
-/// Tails of those sessions that exist. A damaged one spoils no other.
+/// Tails of those sessions that exist, or why one cannot be read. A damaged one spoils no other.
+pub(super) type Tails = HashMap<SessionId, Result<Tail, String>>;
+
 pub(super) async fn tails(
     conn: &mut SqliteConnection,
     sessions: &[SessionId],
-) -> Result<HashMap<SessionId, Result<Tail, String>>, sqlx::Error> {
+) -> Result<Tails, sqlx::Error> {
     let ids = json_ids(sessions);
     let rows: Vec<TailRow> = sqlx::query_as(TAIL_SESSION)
         .bind(&ids)
@@ -150,23 +108,28 @@ pub(super) async fn tails(
     if rows.is_empty() {
         return Ok(HashMap::new());
     }
-    let input_rows: Vec<(String, String)> = sqlx::query_as(TAIL_INPUTS)
+    let inputs: Vec<(String, String)> = sqlx::query_as(TAIL_INPUTS)
         .bind(&ids)
         .fetch_all(&mut *conn)
         .await?;
+    let steps: Vec<EventRow> = sqlx::query_as(TAIL_STEP).bind(&ids).fetch_all(conn).await?;
+    Ok(put_together(rows, inputs, steps))
+}
+
+/// Tails of the rows that `tail_session`, `tail_inputs` and `tail_step` give.
+pub(super) fn put_together(
+    rows: Vec<TailRow>,
+    input_rows: Vec<(String, String)>,
+    step_rows: Vec<EventRow>,
+) -> Tails {
     let mut inputs: HashMap<String, Vec<String>> = HashMap::new();
     for (session, data) in input_rows {
         inputs.entry(session).or_default().push(data);
     }
     let mut steps: HashMap<String, Vec<EventRow>> = HashMap::new();
-    let step_rows: Vec<EventRow> = sqlx::query_as(TAIL_STEP)
-        .bind(&ids)
-        .fetch_all(&mut *conn)
-        .await?;
     for row in step_rows {
         steps.entry(row.0.clone()).or_default().push(row);
     }
-
     let mut tails = HashMap::with_capacity(rows.len());
     for row in rows {
         let (row, claim) = parted(row);
@@ -182,7 +145,7 @@ pub(super) async fn tails(
         });
         tails.insert(session, tail);
     }
-    Ok(tails)
+    tails
 }
 
 // item_page

@@ -16,6 +16,7 @@ use sqlx::SqliteConnection;
 
 use super::doctor::page;
 use super::read::unsigned;
+use super::rows::write;
 use super::writer::Action;
 use super::{Shared, SqliteStore};
 use crate::rows::Rows;
@@ -142,7 +143,7 @@ async fn rebuild(
     let mut rows = Rows::default();
     rows.add(session, &[], &changes);
     let tails = HashMap::from([(session, Arc::new(tail))]);
-    rows.write(conn, &tails).await?;
+    write(conn, &rows, &tails).await?;
     Ok(Ok(()))
 }
 

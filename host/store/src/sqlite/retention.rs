@@ -12,7 +12,7 @@ use sqlx::SqliteConnection;
 
 use super::doctor::page;
 use super::read::{self, ReadError, signed};
-use super::rows::put_session;
+use super::rows::write_session;
 use super::writer::{Action, SESSION_DROP};
 use super::{Shared, SqliteStore};
 
@@ -298,7 +298,7 @@ async fn compact(
         shared.cache().forget([session]);
         tail.session.compacted_through = done.through;
         let claimed = tail.claim.is_some();
-        put_session(conn, &tail, claimed).await?;
+        write_session(conn, &tail, claimed).await?;
     }
     Ok(done)
 }

@@ -1,169 +1,266 @@
-//! How the rows of a group of commits are written: one statement per table, whatever the number of
-//! rows, which travel as one JSON array.
+//! How the rows that commits change are written.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mainstay_core::claim::Claim;
 use mainstay_core::id::SessionId;
 use mainstay_core::tail::Tail;
-use serde::Serialize;
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use sqlx::SqliteConnection;
 
-use crate::rows::{Rows, Text, json, session_row};
+use super::direct;
+use super::read::signed;
+use crate::rows::{ItemRow, Rows, json, session_row};
+
+/// What a row takes beside its JSON, roughly.
+const ROW_BYTES: u64 = 256;
 
 impl Rows {
-    /// Writes all of it, with the sessions and claims as they are in `tails`. Gives the bytes written.
-    pub(crate) async fn write(
+    /// Writes all of it, with the sessions and claims as they are in `tails`. Gives the bytes written,
+    /// roughly.
+    pub(crate) fn write(
         &self,
-        conn: &mut SqliteConnection,
+        db: &Connection,
         tails: &HashMap<SessionId, Arc<Tail>>,
-    ) -> Result<u64, sqlx::Error> {
-        let mut sessions = Vec::with_capacity(self.changed.len());
-        let mut claims = Vec::new();
-        let mut unclaimed = Vec::new();
+    ) -> Result<u64, Error> {
+        let mut bytes = 0;
+        let mut count = |data: &str| bytes += ROW_BYTES + data.len() as u64;
+        // Calls before events: the schema refuses a result whose call it does not know.
+        let mut put = db.prepare_cached(CALL_PUT)?;
+        for (session, step, id, status, data) in &self.calls {
+            count(data);
+            put.execute(params![session, signed(*step), id, status, data])?;
+        }
+        let mut add = db.prepare_cached(EVENT_ADD)?;
+        for (session, seq, id, kind, version, at, execution, recovery, data, compacted) in
+            &self.events
+        {
+            count(data);
+            add.execute(params![
+                session,
+                signed(*seq),
+                id,
+                kind,
+                version,
+                signed(*at),
+                execution,
+                recovery,
+                data,
+                compacted
+            ])?;
+        }
         for id in &self.changed {
             let Some(tail) = tails.get(id) else { continue };
-            sessions.push(session_row(tail, tail.claim.is_some()));
-            if tail.session.foreign.is_some() {
-                // Its claim is for a build that knows all of it.
-                continue;
-            }
-            match &tail.claim {
-                Some(claim) => claims.push((
-                    id.to_string(),
-                    claim.execution.to_string(),
-                    claim.owner.to_string(),
-                    claim.expires_at,
-                    json(claim),
-                )),
-                None => unclaimed.push(id.to_string()),
+            count(&put_session(db, tail, tail.claim.is_some())?);
+            // Else its claim is for a build that knows all of it.
+            if tail.session.foreign.is_none() {
+                put_claim(db, *id, tail.claim.as_ref())?;
             }
         }
-        let mut bytes = 0;
-        // Calls before events: the schema refuses a result whose call it does not know.
-        bytes += insert(conn, CALL_PUT, &self.calls).await?;
-        bytes += insert(conn, EVENT_ADD, &self.events).await?;
-        bytes += insert(conn, SESSION_PUT, &sessions).await?;
-        bytes += insert(conn, CLAIM_DROP, &unclaimed).await?;
-        bytes += insert(conn, CLAIM_PUT, &claims).await?;
-        bytes += insert(conn, INPUT_PUT, &self.inputs).await?;
-        let dropped: Vec<(&Text, &u64)> = self.dropped.iter().collect();
-        bytes += insert(conn, ITEM_DROP, &dropped).await?;
-        bytes += insert(conn, ITEM_ADD, &self.items).await?;
-        bytes += insert(conn, ITEM_TOTAL, &self.first_items()).await?;
-        bytes += insert(conn, STEP_PUT, &self.steps).await?;
-        bytes += insert(conn, EXECUTION_PUT, &self.executions).await?;
+        let mut put = db.prepare_cached(INPUT_PUT)?;
+        for (id, session, seq, status, intent, data) in &self.inputs {
+            count(data);
+            put.execute(params![id, session, signed(*seq), status, intent, data])?;
+        }
+        let mut drop = db.prepare_cached(ITEM_DROP)?;
+        for (session, through) in &self.dropped {
+            drop.execute(params![session, signed(*through)])?;
+        }
+        for (.., data) in &self.items {
+            count(data);
+        }
+        self.write_items(db)?;
+        let mut put = db.prepare_cached(STEP_PUT)?;
+        for (session, seq, started_at, settled_at, runner, provider, usage) in &self.steps {
+            count(runner);
+            put.execute(params![
+                session,
+                signed(*seq),
+                signed(*started_at),
+                settled_at.map(signed),
+                runner,
+                provider,
+                usage
+            ])?;
+        }
+        let mut put = db.prepare_cached(EXECUTION_PUT)?;
+        for (session, id, owner, started, ended, terminal) in &self.executions {
+            count("");
+            put.execute(params![
+                session,
+                id,
+                owner,
+                signed(*started),
+                ended.map(signed),
+                terminal
+            ])?;
+        }
         Ok(bytes)
     }
-}
 
-async fn insert<T: Serialize>(
-    conn: &mut SqliteConnection,
-    sql: &'static str,
-    rows: &[T],
-) -> Result<u64, sqlx::Error> {
-    if rows.is_empty() {
-        return Ok(0);
+    /// Adds the items, and sums up each session's from the first new one on.
+    fn write_items(&self, db: &Connection) -> Result<(), Error> {
+        let mut of: HashMap<&str, Vec<&ItemRow>> = HashMap::new();
+        for item in &self.items {
+            of.entry(&item.0).or_default().push(item);
+        }
+        let mut add = db.prepare_cached(ITEM_ADD)?;
+        for (session, mut items) in of {
+            items.sort_by_key(|(_, seq, n, ..)| (*seq, *n));
+            let first = signed(items[0].1);
+            let last = db
+                .prepare_cached(ITEM_LAST)?
+                .query_row([session], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+                .optional()?;
+            let (seq, mut items_to, mut bytes_to): (i64, i64, i64) = last.unwrap_or_default();
+            for (_, seq, n, is_message, bytes, data) in items {
+                items_to += 1;
+                bytes_to += signed(*bytes);
+                add.execute(params![
+                    session,
+                    signed(*seq),
+                    n,
+                    is_message,
+                    signed(*bytes),
+                    items_to,
+                    bytes_to,
+                    data
+                ])?;
+            }
+            if first <= seq {
+                db.prepare_cached(ITEM_TOTAL)?
+                    .execute(params![session, first])?;
+            }
+        }
+        Ok(())
     }
-    let rows = json(&rows);
-    let bytes = rows.len() as u64;
-    sqlx::query(sql).bind(rows).execute(conn).await?;
-    Ok(bytes)
 }
 
-/// Writes the row of one session alone.
-pub(super) async fn put_session(
+/// Writes the row of a session and gives its JSON.
+fn put_session(db: &Connection, tail: &Tail, claimed: bool) -> Result<String, Error> {
+    let (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data) =
+        session_row(tail, claimed);
+    db.prepare_cached(SESSION_PUT)?.execute(params![
+        id,
+        signed(created_at),
+        signed(updated_at),
+        signed(head),
+        step.map(signed),
+        runnable,
+        due,
+        wake_at.map(signed),
+        owing,
+        shown.map(signed),
+        data
+    ])?;
+    Ok(data)
+}
+
+fn put_claim(db: &Connection, session: SessionId, claim: Option<&Claim>) -> Result<(), Error> {
+    let session = session.to_string();
+    let Some(claim) = claim else {
+        db.prepare_cached(CLAIM_DROP)?.execute([session])?;
+        return Ok(());
+    };
+    let (execution, owner) = (claim.execution.to_string(), claim.owner.to_string());
+    let (expires_at, data) = (signed(claim.expires_at), json(claim));
+    let params = params![session, execution, owner, expires_at, data];
+    if db.prepare_cached(CLAIM_STEP)?.execute(params)? == 0 {
+        db.prepare_cached(CLAIM_PUT)?.execute(params)?;
+    }
+    Ok(())
+}
+
+/// Writes all of it on a connection of sqlx's, within the transaction that it is in.
+pub(super) async fn write(
+    conn: &mut SqliteConnection,
+    rows: &Rows,
+    tails: &HashMap<SessionId, Arc<Tail>>,
+) -> Result<(), sqlx::Error> {
+    direct::on(conn, |db| rows.write(db, tails).map(drop)).await
+}
+
+/// The same of the row of one session alone.
+pub(super) async fn write_session(
     conn: &mut SqliteConnection,
     tail: &Tail,
     claimed: bool,
 ) -> Result<(), sqlx::Error> {
-    insert(conn, SESSION_PUT, &[session_row(tail, claimed)])
-        .await
-        .map(drop)
+    direct::on(conn, |db| put_session(db, tail, claimed).map(drop)).await
 }
 
 const EVENT_ADD: &str = "
     INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, compacted)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-           value ->> 7, value ->> 8, value ->> 9
-      FROM json_each(?)";
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 const SESSION_PUT: &str = "
     INSERT INTO session
            (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-           value ->> 7, value ->> 8, value ->> 9, value ->> 10
-      FROM json_each(?) WHERE true
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         updated_at = excluded.updated_at, head = excluded.head, step = excluded.step,
         runnable = excluded.runnable, due = excluded.due, wake_at = excluded.wake_at,
         owing = excluded.owing, shown = excluded.shown, data = excluded.data";
 
-const CLAIM_DROP: &str = "DELETE FROM claim WHERE session IN (SELECT value FROM json_each(?))";
+const CLAIM_DROP: &str = "DELETE FROM claim WHERE session = ?";
+
+// claim_step: from step to step, what the indexes hold of a claim stays as it is.
+const CLAIM_STEP: &str = "
+    UPDATE claim SET data = ?5
+     WHERE session = ?1 AND execution = ?2 AND owner = ?3 AND expires_at = ?4";
 
 const CLAIM_PUT: &str = "
-    INSERT INTO claim (session, execution, owner, expires_at, data)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
-      FROM json_each(?) WHERE true
+    INSERT INTO claim (session, execution, owner, expires_at, data) VALUES (?1, ?2, ?3, ?4, ?5)
     ON CONFLICT (session) DO UPDATE SET
         execution = excluded.execution, owner = excluded.owner, expires_at = excluded.expires_at,
         data = excluded.data";
 
 const INPUT_PUT: &str = "
-    INSERT INTO input (id, session, seq, status, intent, data)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-      FROM json_each(?) WHERE true
+    INSERT INTO input (id, session, seq, status, intent, data) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         status = excluded.status, intent = excluded.intent, data = excluded.data";
 
-const ITEM_DROP: &str = "
-    DELETE FROM item WHERE rowid IN (
-        SELECT item.rowid FROM json_each(?) AS cut
-         CROSS JOIN item ON item.session = cut.value ->> 0 AND item.seq > cut.value ->> 1)";
+const ITEM_DROP: &str = "DELETE FROM item WHERE session = ? AND seq > ?";
+
+// item_last: what is summed up so far.
+const ITEM_LAST: &str = "
+    SELECT seq, items_to, bytes_to FROM item WHERE session = ? ORDER BY seq DESC, n DESC LIMIT 1";
 
 const ITEM_ADD: &str = "
-    INSERT INTO item (session, seq, n, is_message, bytes, data)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-      FROM json_each(?)";
+    INSERT INTO item (session, seq, n, is_message, bytes, items_to, bytes_to, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 
-// item_total: an answer may come behind the results of its calls, so all from the first new item on are
-// summed up anew.
+// item_total: an answer may come behind the results of its calls; then all from there on are summed up
+// anew.
 const ITEM_TOTAL: &str = "
     UPDATE item SET items_to = total.items, bytes_to = total.bytes
       FROM (SELECT new.rowid AS id,
                    coalesce(before.items_to, 0) + row_number() OVER sofar AS items,
                    coalesce(before.bytes_to, 0) + sum(new.bytes) OVER sofar AS bytes
-              FROM json_each(?) AS first
-              CROSS JOIN item AS new
-                      ON new.session = first.value ->> 0 AND new.seq >= first.value ->> 1
+              FROM item AS new
               LEFT JOIN item AS before
-                     ON before.rowid = (SELECT rowid FROM item
-                                         WHERE session = first.value ->> 0
-                                           AND seq < first.value ->> 1
+                     ON before.rowid = (SELECT rowid FROM item WHERE session = ?1 AND seq < ?2
                                          ORDER BY seq DESC, n DESC LIMIT 1)
-            WINDOW sofar AS (PARTITION BY new.session ORDER BY new.seq, new.n)) AS total
+             WHERE new.session = ?1 AND new.seq >= ?2
+            WINDOW sofar AS (ORDER BY new.seq, new.n)) AS total
      WHERE item.rowid = total.id";
 
 // A row written again keeps the usage and the end that it had.
 const STEP_PUT: &str = "
     INSERT INTO step (session, seq, started_at, settled_at, runner, provider, usage)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
-      FROM json_each(?) WHERE true
+    VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (session, seq) DO UPDATE SET
         started_at = excluded.started_at, runner = excluded.runner, provider = excluded.provider,
         settled_at = coalesce(excluded.settled_at, settled_at), usage = coalesce(excluded.usage, usage)";
 
 const CALL_PUT: &str = "
-    INSERT INTO call (session, step, id, status, data)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
-      FROM json_each(?) WHERE true
+    INSERT INTO call (session, step, id, status, data) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (session, step, id) DO UPDATE SET status = excluded.status, data = excluded.data";
 
 // A row with `started` 0 only adds its end.
 const EXECUTION_PUT: &str = "
-    INSERT INTO execution (session, id, owner, started, ended, terminal)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-      FROM json_each(?) WHERE true
+    INSERT INTO execution (session, id, owner, started, ended, terminal) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (session, id) DO UPDATE SET
         owner = iif(excluded.started = 0, owner, excluded.owner),
         started = iif(excluded.started = 0, started, excluded.started),

@@ -1,0 +1,105 @@
+//! SQLite without the way to sqlx's thread: statements that run where they are called, on the handle of
+//! a connection that sqlx has opened. For the one thread that writes, which a commit's ten statements
+//! would otherwise leave and come back to twenty times.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, Params, Row};
+use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
+
+use crate::value::ReadError;
+
+/// A connection whose statements run on the caller's thread, for as long as sqlx's is locked.
+pub(super) struct Direct<'h> {
+    db: Connection,
+    _locked: PhantomData<&'h mut ()>,
+}
+
+impl<'h> Direct<'h> {
+    /// # Errors
+    /// None so far: the handle is one that works.
+    pub(super) fn new(handle: &'h mut LockedSqliteHandle<'_>) -> Result<Self, Error> {
+        // SAFETY: the handle is open, and sqlx does not touch it for as long as it is borrowed; what is
+        // made of it does not close it, and has finalised its own statements when it is dropped.
+        let db = unsafe { Connection::from_handle(handle.as_raw_handle().as_ptr()) }?;
+        Ok(Self {
+            db,
+            _locked: PhantomData,
+        })
+    }
+}
+
+impl Deref for Direct<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.db
+    }
+}
+
+/// Runs statements on the handle of a connection, within the transaction that it is in.
+///
+/// # Errors
+/// That of the statements, or the connection's thread is gone.
+pub(super) async fn on<T>(
+    conn: &mut SqliteConnection,
+    run: impl FnOnce(&Connection) -> Result<T, Error>,
+) -> Result<T, sqlx::Error> {
+    let mut handle = conn.lock_handle().await?;
+    let done = Direct::new(&mut handle).and_then(|db| run(&db));
+    done.map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// All rows that a statement gives, which is kept for the next time.
+pub(super) fn rows<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    db.prepare_cached(sql)?.query_map(params, read)?.collect()
+}
+
+/// Rows that cannot be read fail like a broken statement.
+pub(super) fn unreadable(error: ReadError) -> Error {
+    let cause = match error {
+        ReadError::Sql(error) => error.into(),
+        ReadError::Damaged { session, cause } => {
+            format!("session {session} is damaged: {cause}").into()
+        }
+    };
+    Error::FromSqlConversionFailure(0, Type::Text, cause)
+}
+
+const BUSY: i32 = 5;
+const LOCKED: i32 = 6;
+const READ_ONLY: i32 = 8;
+const IO: i32 = 10;
+const CORRUPT: i32 = 11;
+const CANNOT_OPEN: i32 = 14;
+const CONSTRAINT: i32 = 19;
+const NOT_A_DATABASE: i32 = 26;
+
+/// SQLite's primary result code.
+fn code(error: &Error) -> Option<i32> {
+    Some(error.sqlite_error()?.extended_code & 0xff)
+}
+
+pub(super) fn is_busy(error: &Error) -> bool {
+    matches!(code(error), Some(BUSY | LOCKED))
+}
+
+/// What was to be stored breaks a rule of the schema.
+pub(super) fn is_constraint(error: &Error) -> bool {
+    code(error) == Some(CONSTRAINT)
+}
+
+/// No other commit would fare better.
+pub(super) fn is_lasting(error: &Error) -> bool {
+    matches!(
+        code(error),
+        Some(BUSY | LOCKED | READ_ONLY | IO | CORRUPT | CANNOT_OPEN | NOT_A_DATABASE)
+    )
+}
