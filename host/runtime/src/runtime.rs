@@ -428,15 +428,20 @@ impl Runtime {
         };
         let folder = self.config.workspaces_dir.join(request.session.to_string());
         let access = self.egress.workspace(&loaded.info, &request.toolbox);
-        let wasi = tokio::task::spawn_blocking(move || wasi::working(&folder, access))
-            .await
-            .map_err(|error| CallError::Crashed(error.to_string()))?
-            .map_err(|error| {
-                CallError::Crashed(format!(
-                    "{}: the session's workspace could not be opened: {error:#}",
-                    loaded.label
-                ))
-            })?;
+        let wasi = if access == Workspace::None {
+            wasi::working(&folder, access)
+        } else {
+            // It opens a folder.
+            tokio::task::spawn_blocking(move || wasi::working(&folder, access))
+                .await
+                .map_err(|error| CallError::Crashed(error.to_string()))?
+        };
+        let wasi = wasi.map_err(|error| {
+            CallError::Crashed(format!(
+                "{}: the session's workspace could not be opened: {error:#}",
+                loaded.label
+            ))
+        })?;
         let mut instance = self.instance(loaded, limits.call, wasi).await;
         let guest = instance.store.data_mut();
         guest.calling = Some(Calling::new(
