@@ -5,7 +5,6 @@
 //! What is known stays in a buffer until a flush is due, a call that acts on the world needs its
 //! write-ahead, or the step is settled; then it is left with the execution for the next commit.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,7 @@ use crate::plugin::{
 };
 use crate::project;
 use crate::recovery;
+use crate::schema;
 use crate::tail::{CallStatus, Step};
 use crate::transcript;
 use crate::turn::{Execution, Halt};
@@ -49,7 +49,6 @@ pub(crate) struct Effect<'e> {
     /// When the buffer and what is kept must be durable.
     flush_at: Option<tokio::time::Instant>,
     tools: Vec<(ToolboxRef, Tool)>,
-    schemas: HashMap<String, Arc<jsonschema::Validator>>,
     running: JoinSet<(String, ToolResult, Timing)>,
     /// Calls whose start is in no event, and which run or have run.
     unwritten: Vec<String>,
@@ -95,7 +94,6 @@ impl<'e> Effect<'e> {
             buffer: Vec::new(),
             flush_at: None,
             tools,
-            schemas: HashMap::new(),
             running: JoinSet::new(),
             unwritten: Vec::new(),
             cancel: CancellationToken::new(),
@@ -518,7 +516,7 @@ impl<'e> Effect<'e> {
             let text = format!("There is no tool {:?}.", call.tool);
             return self.refuse(&call, ToolOutcome::UnknownTool, text).await;
         };
-        let arguments = match self.check(&toolbox, &tool, &call.arguments) {
+        let arguments = match Self::check(&tool, &call.arguments) {
             Ok(arguments) => arguments,
             Err(text) => {
                 return self
@@ -645,25 +643,10 @@ impl<'e> Effect<'e> {
         held.map(|call| call.id.clone()).collect()
     }
 
-    fn check(
-        &mut self,
-        toolbox: &ToolboxRef,
-        tool: &Tool,
-        arguments: &str,
-    ) -> Result<serde_json::Value, String> {
+    fn check(tool: &Tool, arguments: &str) -> Result<serde_json::Value, String> {
         let value: serde_json::Value = serde_json::from_str(arguments)
             .map_err(|cause| format!("The arguments are not valid JSON: {cause}."))?;
-        let key = format!("{}/{}", toolbox.alias, tool.definition.name);
-        let validator = match self.schemas.get(&key) {
-            Some(validator) => Arc::clone(validator),
-            None => {
-                let schema = serde_json::from_str(&tool.definition.input_schema)
-                    .map_err(|cause| cause.to_string())?;
-                let validator =
-                    jsonschema::validator_for(&schema).map_err(|cause| cause.to_string())?;
-                Arc::clone(self.schemas.entry(key).or_insert(Arc::new(validator)))
-            }
-        };
+        let validator = schema::validator(&tool.definition.input_schema)?;
         let errors: Vec<String> = validator
             .iter_errors(&value)
             .take(5)

@@ -37,6 +37,7 @@ pub mod rebuild;
 pub mod recovery;
 pub mod rehearse;
 pub mod replay;
+mod schema;
 pub mod state;
 pub mod stub;
 pub mod tail;
