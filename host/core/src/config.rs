@@ -141,7 +141,8 @@ pub struct Settings {
     pub retry_base: Duration,
     /// Longest wait between tries, unless the server asks for more.
     pub retry_max: Duration,
-    /// What a runner may take to be asked before its step's results are committed.
+    /// What a runner may take to be asked, its wait for a thread not counted, before its step's results
+    /// are committed.
     pub decide_within: Duration,
     /// How long an interrupted call may clean up.
     pub cancel_grace: Duration,

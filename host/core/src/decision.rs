@@ -467,6 +467,9 @@ impl Judge<'_> {
 
     /// Adds the items that these entries will be.
     fn lay_over(&mut self, entries: &[EventBody]) -> Result<(), String> {
+        if entries.is_empty() {
+            return Ok(());
+        }
         let mut tail = self.tail.clone();
         let mut changes = Changes::default();
         for body in entries {

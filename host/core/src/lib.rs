@@ -39,6 +39,7 @@ pub mod rehearse;
 pub mod replay;
 mod schema;
 pub mod state;
+mod stopwatch;
 pub mod stub;
 pub mod tail;
 pub mod transcript;

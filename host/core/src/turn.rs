@@ -19,9 +19,11 @@ use crate::effect::Effect;
 use crate::event::{Event, EventBody, EventDraft, InputContent, InterruptReason, TurnOutcome};
 use crate::id::{ExecutionId, Millis, SessionId};
 use crate::node::Shared;
+use crate::plugin::Action;
 use crate::port::StoreError;
 use crate::project;
 use crate::recovery;
+use crate::stopwatch::Stopwatch;
 use crate::tail::{Changes, Tail};
 
 /// Why an execution goes no further.
@@ -111,7 +113,8 @@ impl Execution {
             return Err(Halt::Stopped);
         }
         let at = self.shared.clock.wall();
-        let (here, _) = self.preview(&[], at)?;
+        let shown = self.preview(&[], at)?;
+        let here = &shown.0;
         let open = here.session.turn.is_some();
         let waiting = here.session.wait.is_some();
         if here.step.is_some() {
@@ -148,18 +151,29 @@ impl Execution {
             self.boundary(promotions, at).await?;
             return Ok(false);
         }
-        self.decide(promotions, at).await
+        let shown = if promotions.is_empty() {
+            shown
+        } else {
+            self.preview(&promotions, at)?
+        };
+        self.decide(promotions, shown, at).await
     }
 
-    /// Asks the runner and commits what it decides, together with what is pending. True once the
-    /// terminal is written.
-    async fn decide(&mut self, promotions: Vec<EventDraft>, at: Millis) -> Result<bool, Halt> {
-        let (tail, changes) = self.preview(&promotions, at)?;
+    /// Asks the runner, who is shown the session as it will be with the promotions, and commits what it
+    /// decides, together with what is pending. True once the terminal is written.
+    async fn decide(
+        &mut self,
+        promotions: Vec<EventDraft>,
+        (tail, changes): (Tail, Changes),
+        at: Millis,
+    ) -> Result<bool, Halt> {
         // In a task of its own: a guest that computes must not hold up this one's timers.
         let question = decision::ask(Arc::clone(&self.shared), tail, changes.items);
-        let mut answer = Abort(tokio::spawn(question));
-        let quick = tokio::time::timeout(self.shared.settings.decide_within, &mut answer.0).await;
-        if let Ok(Ok(Ok(decided))) = quick {
+        let watch = Stopwatch::default();
+        let mut answer = Abort(tokio::spawn(watch.clone().count(question)));
+        let quick = watch.within(self.shared.settings.decide_within, &mut answer.0);
+        let quick = quick.await;
+        if let Some(Ok(Ok(decided))) = quick {
             let events = promotions.into_iter().chain(decided).collect();
             return self.decided(events, at, true).await;
         }
@@ -168,8 +182,8 @@ impl Execution {
             return Ok(false);
         }
         let answer = match quick {
-            Ok(answer) => answer,
-            Err(_) => tokio::select! {
+            Some(answer) => answer,
+            None => tokio::select! {
                 answer = &mut answer.0 => answer,
                 _ = self.stop.wait_for(|stop| *stop > Stop::Go) => return Err(Halt::Stopped),
             },
@@ -196,13 +210,19 @@ impl Execution {
             } => Some(error.clone()),
             _ => None,
         });
-        let (after, _) = self.preview(&events, at)?;
         let end = match failure {
             Some(error) => Some(End::Failed { error }),
-            None if after.is_runnable() => None,
-            None if after.session.wait.is_some() => Some(End::Suspended),
-            None if after.session.turn.is_none() => Some(End::Succeeded),
-            None => None,
+            None if events.last().is_some_and(|draft| goes_on(&draft.body)) => None,
+            None => {
+                let (after, _) = self.preview(&events, at)?;
+                if after.is_runnable() {
+                    None
+                } else if after.session.wait.is_some() {
+                    Some(End::Suspended)
+                } else {
+                    after.session.turn.is_none().then_some(End::Succeeded)
+                }
+            }
         };
         let ends = end.clone();
         match self
@@ -502,6 +522,14 @@ impl Execution {
             }
         }
     }
+}
+
+/// Whether the turn stays open after this decision, and does not wait.
+fn goes_on(decided: &EventBody) -> bool {
+    matches!(decided, EventBody::StepStarted(started) if matches!(
+        started.action,
+        Action::CallModel(_) | Action::CallTools(_) | Action::Compact(_)
+    ))
 }
 
 /// Why a commit did not go through.
