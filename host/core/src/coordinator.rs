@@ -544,19 +544,32 @@ async fn renewals(inner: Arc<Inner>) {
 /// Outboxes that are emptied at once.
 const DELIVERIES: usize = 32;
 
+/// Expired claims that are settled at once, so that a store can make them durable together.
+const RECOVERIES: usize = 64;
+
 /// How many rows one look of the recovery loop takes.
 const SCAN: u32 = 1024;
 
 /// Finds expired claims and runnable sessions, level-triggered, for as long as the node lives.
 async fn recoveries(inner: Arc<Inner>) {
     while !inner.stopping.load(Ordering::SeqCst) {
+        // There were more than one look takes.
+        let mut more = false;
         match inner.shared.store.scan(SCAN).await {
             // What a shutdown leaves is for another.
             Ok(_) if inner.stopping.load(Ordering::SeqCst) => return,
             Ok(scan) => {
-                for claim in &scan.expired {
-                    recover(&inner, claim).await;
-                }
+                let expired = scan.expired.len();
+                let each = scan.expired.into_iter().map(|claim| {
+                    let inner = &inner;
+                    async move { recover(inner, &claim).await }
+                });
+                let settled = futures::stream::iter(each)
+                    .buffer_unordered(RECOVERIES)
+                    .filter(|settled| std::future::ready(*settled))
+                    .count()
+                    .await;
+                more = expired == SCAN as usize && settled > 0;
                 for session in scan.timers {
                     match inner.shared.commit(session, Write::Fire).await {
                         Ok(committed) if committed.tail.is_runnable() => inner.start(session),
@@ -573,6 +586,9 @@ async fn recoveries(inner: Arc<Inner>) {
                 marked(&inner).await;
             }
             Err(error) => warn!(error = %crate::chain(&error), "the scan failed"),
+        }
+        if more {
+            continue;
         }
         tokio::time::sleep(
             inner
@@ -641,14 +657,15 @@ async fn give_up(inner: &Arc<Inner>, session: SessionId, seen: Fence, rule: Rule
     }
 }
 
-async fn recover(inner: &Arc<Inner>, claim: &Claim) {
+/// Settles an expired claim as it was seen. True if this did.
+async fn recover(inner: &Arc<Inner>, claim: &Claim) -> bool {
     let seen = Fence {
         execution: claim.execution,
         owner: claim.owner,
     };
     if inner.held().contains_key(&claim.execution) {
         // Its own watchdog drops it first.
-        return;
+        return false;
     }
     let write = Write::Recover {
         seen,
@@ -657,7 +674,7 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) {
     match inner.shared.commit(claim.session, write).await {
         Ok(committed) => {
             let Reply::Recovered(outcome) = committed.reply else {
-                return;
+                return false;
             };
             info!(session = %claim.session, execution = %claim.execution, ?outcome, "recovered");
             if let Outcome::Resume { attempts, suspect } = outcome {
@@ -667,14 +684,16 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) {
                 };
                 inner.wake(claim.session, Scope::All, start);
             }
+            return true;
         }
         Err(StoreError::Refused(Refused::Rule(rule))) => {
-            give_up(inner, claim.session, seen, rule).await
+            give_up(inner, claim.session, seen, rule).await;
         }
         // Another node was first.
         Err(StoreError::Refused(Refused::ClaimChanged(_) | Refused::NotFound(_))) => {}
         Err(error) => {
-            warn!(session = %claim.session, error = %crate::chain(&error), "could not recover")
+            warn!(session = %claim.session, error = %crate::chain(&error), "could not recover");
         }
     }
+    false
 }
