@@ -5,6 +5,7 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use rusqlite::config::DbConfig;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, Params, Row};
 use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
@@ -50,6 +51,16 @@ pub(super) async fn on<T>(
     let mut handle = conn.lock_handle().await?;
     let done = Direct::new(&mut handle).and_then(|db| run(&db));
     done.map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// Keeps the statements of a connection as they were prepared, whatever is bound to them. Else SQLite
+/// prepares those anew whose limit is bound, each time, in case another plan suits it better.
+///
+/// # Errors
+/// The connection's thread is gone.
+pub(super) async fn steady(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let steady = |db: &Connection| db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
+    on(conn, steady).await.map(drop)
 }
 
 /// All rows that a statement gives, which is kept for the next time.
@@ -102,4 +113,33 @@ pub(super) fn is_lasting(error: &Error) -> bool {
         code(error),
         Some(BUSY | LOCKED | READ_ONLY | IO | CORRUPT | CANNOT_OPEN | NOT_A_DATABASE)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use crate::sqlite::{Options, SqliteStore};
+
+    #[tokio::test]
+    async fn a_reader_prepares_a_statement_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path().join("a.db"), Options::default());
+        let store = store.await.unwrap();
+        let mut reader = store.reader("test").await.unwrap();
+        let prepared = super::on(&mut reader, |db| {
+            let mut statement = db.prepare("SELECT id FROM session ORDER BY id LIMIT ?")?;
+            for limit in [1, 2, 3] {
+                assert!(!statement.exists([limit])?);
+            }
+            Ok(statement.get_status(StatementStatus::RePrepare))
+        });
+        assert_eq!(
+            prepared.await.unwrap(),
+            0,
+            "times that it was prepared again"
+        );
+        drop(reader);
+        store.close().await;
+    }
 }

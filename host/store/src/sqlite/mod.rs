@@ -683,6 +683,7 @@ fn readers(file: &Path, options: &Options) -> SqlitePool {
     SqlitePoolOptions::new()
         .max_connections(options.readers.max(1))
         .test_before_acquire(false)
+        .after_connect(|conn, _| Box::pin(direct::steady(conn)))
         .connect_lazy_with(connect)
 }
 
