@@ -1,5 +1,5 @@
-//! The rows that a group of commits changes, as both dialects send them: an array per row and one
-//! array of these per table, so that a table takes one statement whatever the number of rows.
+//! The rows that a group of commits changes, by table, their columns in the order of both dialects'
+//! statements.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub(crate) type Text = String;
 
-// Columns in the order of the statements below.
+// Columns in the order of the statements.
 pub(crate) type EventRow = (
     Text,
     u64,

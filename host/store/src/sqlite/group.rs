@@ -41,8 +41,8 @@ impl Committer<'_> {
                 }
             }
             Err(error) if commits.len() == 1 => {
-                let answer = Err(self.explain(&commits[0], error));
-                for (reply, answer) in replies.into_iter().zip([answer]) {
+                let answers = [Err(self.explain(&commits[0], error))];
+                for (reply, answer) in replies.into_iter().zip(answers) {
                     let _ = reply.send(answer);
                 }
             }

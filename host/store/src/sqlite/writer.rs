@@ -113,15 +113,11 @@ impl Writer {
                 self.waiting.extend(taken.drain(..));
             }
             let mut group: Vec<Waiting> = Vec::new();
-            while group.len() < self.options.group.max(1) {
-                match self.waiting.pop_front() {
-                    Some(Job::Commit(commit, reply)) => group.push((commit, reply)),
-                    Some(other) => {
-                        self.waiting.push_front(other);
-                        break;
-                    }
-                    None => break,
-                }
+            let is_commit = |job: &mut Job| matches!(job, Job::Commit(..));
+            while group.len() < self.options.group.max(1)
+                && let Some(Job::Commit(commit, reply)) = self.waiting.pop_front_if(is_commit)
+            {
+                group.push((commit, reply));
             }
             if group.is_empty() {
                 return Ok(self.waiting.pop_front());
