@@ -2,6 +2,8 @@
 
 mod support;
 
+#[path = "ops/database.rs"]
+mod database;
 #[path = "ops/retention.rs"]
 mod retention;
 

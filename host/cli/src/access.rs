@@ -42,18 +42,25 @@ impl Context {
         config::load(self.global.config.as_deref())
     }
 
-    /// The files of the store, for `command`, which reads them itself and asks no server.
-    pub(crate) fn file(&self, command: &str) -> Result<Paths> {
+    /// The store, for `command`, which works on it itself and asks no server.
+    pub(crate) fn store(&self, command: &str) -> Result<Paths> {
         if self.global.server.is_some() {
             let message =
-                format!("`{command}` reads the store's file and cannot be done over HTTP");
+                format!("`{command}` works on the store itself and cannot be done over HTTP");
             return Err(Error::new(Code::Usage, message).hint(
-                "run it where the file is, and name that with `--store` instead of `--server`",
+                "run it where the store is, and name that with `--store` instead of `--server`",
             ));
         }
+        self.paths()
+    }
+
+    /// The database that is named, for commands that work on it beside its nodes.
+    pub(crate) fn database(&self) -> Result<Option<Paths>> {
+        if self.global.server.is_some() {
+            return Ok(None);
+        }
         let paths = self.paths()?;
-        no_database(&paths)?;
-        Ok(paths)
+        Ok(paths.database.is_some().then_some(paths))
     }
 
     /// A client of the server at `address`.

@@ -27,8 +27,14 @@ pub(crate) struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Database file [default: mainstay/mainstay.db in the user's data folder]
-    #[arg(long, global = true, env = "MAINSTAY_STORE", value_name = "FILE")]
+    /// Database file, or `postgres://…` [default: mainstay/mainstay.db in the user's data folder]
+    #[arg(
+        long,
+        global = true,
+        env = "MAINSTAY_STORE",
+        value_name = "STORE",
+        hide_env_values = true
+    )]
     pub(crate) store: Option<PathBuf>,
     /// Configuration file [default: the nearest mainstay.toml upward, else the user's]
     #[arg(long, global = true, env = "MAINSTAY_CONFIG", value_name = "FILE")]
@@ -336,21 +342,22 @@ pub(crate) struct Replay {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads the file and writes nothing (but for --rebuild), beside a running server too. Exits with 8 if something is wrong; \
-                        --json tells where, breach by breach."
+    after_help = "Reads the store, a file or a Postgres database, and writes nothing (but for --rebuild), beside \
+                        running servers too. Exits with 8 if something is wrong; --json tells where, breach by breach."
 )]
 pub(crate) struct Doctor {
     /// Leave out whether indexes agree with their tables
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write rows that do not follow from their log anew. Needs the store to itself
+    /// Write rows that do not follow from their log anew. A file it needs to itself
     #[arg(long)]
     pub(crate) rebuild: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The copy holds everything that was acknowledged before it began. Workspaces are not in it. Never run \
+    after_help = "For files; a Postgres database is copied with pg_dump. The copy holds everything that was \
+                        acknowledged before it began. Workspaces are not in it. Never run \
                         the copy while the original runs: both would go on with the same sessions."
 )]
 pub(crate) struct Backup {

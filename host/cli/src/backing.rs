@@ -1,15 +1,16 @@
-//! The store that a server runs on: a file that is this process' own, or a database that nodes share.
+//! The store that a server runs on, or that a command works on by itself: a file that is this process'
+//! own, or a database that nodes share.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::BoxError;
-use mainstay_core::id::OwnerId;
+use mainstay_core::id::{OwnerId, SessionId};
 use mainstay_core::node::Node;
 use mainstay_core::port::{Clock, Store, StoreError};
 use mainstay_store::postgres::{self, Hint};
-use mainstay_store::{Collected, PostgresStore, Retained, Retention, SqliteStore};
+use mainstay_store::{Collected, PostgresStore, Report, Retained, Retention, SqliteStore};
 
+use crate::access;
 use crate::error::Result;
 use crate::paths::Paths;
 
@@ -40,6 +41,36 @@ impl Backing {
         };
         let store = SqliteStore::open(&paths.store, options).await?;
         Ok(Self::Sqlite(Arc::new(store)))
+    }
+
+    /// Opens what is there to look at it, beside whoever runs on it.
+    pub(crate) async fn look(paths: &Paths) -> Result<Self> {
+        match &paths.database {
+            Some(url) => Self::tool(url, false).await,
+            None => Ok(Self::Sqlite(Arc::new(access::read(paths).await?))),
+        }
+    }
+
+    /// Opens what is there to change it, without running anything: a file is refused while another
+    /// process has it.
+    pub(crate) async fn change(paths: &Paths) -> Result<Self> {
+        match &paths.database {
+            Some(url) => Self::tool(url, false).await,
+            None => Ok(Self::Sqlite(Arc::new(access::write(paths).await?))),
+        }
+    }
+
+    /// A database, for a command and not for a node.
+    pub(crate) async fn tool(url: &str, make: bool) -> Result<Self> {
+        let options = postgres::Options {
+            connections: 2,
+            notify_every: None,
+            make,
+            ..postgres::Options::default()
+        };
+        Ok(Self::Postgres(Arc::new(
+            PostgresStore::open(url, options).await?,
+        )))
     }
 
     pub(crate) fn port(&self) -> Arc<dyn Store> {
@@ -74,11 +105,30 @@ impl Backing {
         &self,
         retention: Retention,
         dry_run: bool,
-    ) -> std::result::Result<Retained, BoxError> {
+    ) -> std::result::Result<Retained, StoreError> {
         match self {
-            Self::Sqlite(store) => Ok(store.retain(retention, dry_run).await?),
-            Self::Postgres(_) if retention == Retention::default() => Ok(Retained::default()),
-            Self::Postgres(_) => Err("a retention cannot be applied to Postgres yet".into()),
+            Self::Sqlite(store) => store.retain(retention, dry_run).await,
+            Self::Postgres(store) => store.retain(retention, dry_run).await,
+        }
+    }
+
+    /// See [`SqliteStore::examine`]. Postgres' indexes are not compared with their tables, quick or not.
+    pub(crate) async fn examine(
+        &self,
+        quick: bool,
+        progress: impl Fn(u64, u64) + Send + Sync,
+    ) -> std::result::Result<Report, StoreError> {
+        match self {
+            Self::Sqlite(store) => store.examine(quick, progress).await,
+            Self::Postgres(store) => store.examine(progress).await,
+        }
+    }
+
+    /// See [`SqliteStore::rebuild`].
+    pub(crate) async fn rebuild(&self, session: SessionId) -> std::result::Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.rebuild(session).await,
+            Self::Postgres(store) => store.rebuild(session).await,
         }
     }
 

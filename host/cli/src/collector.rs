@@ -60,7 +60,7 @@ impl Keep {
                 }) => tracing::info!(sessions, bodies, body_bytes, "the retention was applied"),
                 Err(error) => {
                     tracing::warn!(
-                        error = mainstay_core::chain(&*error),
+                        error = mainstay_core::chain(&error),
                         "the retention was not applied"
                     );
                 }

@@ -109,7 +109,7 @@ impl From<StoreError> for Error {
                 causes: causes(&error),
                 ..Self::new(Code::Unavailable, error.to_string())
             }
-            .hint("see whether the disk is full, then try again"),
+            .hint("see whether the disk is full or the database away, then try again"),
             StoreError::Damaged { .. } => Self::failed(error.to_string()),
         }
     }
@@ -183,6 +183,7 @@ impl From<postgres::OpenError> for Error {
                 Code::Unavailable,
                 Some("see that the server runs and that the URL's user may connect"),
             ),
+            postgres::OpenError::Missing { .. } => (Code::NotFound, None),
             _ => (Code::Config, None),
         };
         let causes = causes(&error);

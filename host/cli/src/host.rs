@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backing::Backing;
-use crate::collector::{Collector, Keep};
+use crate::collector::Collector;
 use crate::config::Loaded;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
@@ -90,13 +90,6 @@ impl Host {
 
         let clock = Arc::new(SystemClock::default());
         let owner = OwnerId::new();
-        if paths.database.is_some() && loaded.keep != Keep::default() {
-            return Err(Error::new(
-                Code::Config,
-                "`[retention]` is configured, and cannot be applied to Postgres yet",
-            )
-            .hint("take it out of the configuration"));
-        }
         let store = Backing::open(paths, owner, clock.clone()).await?;
         let plugins = Plugins::new(paths, &loaded, store.port())?;
         plugins.install_shipped().await?;

@@ -8,13 +8,14 @@
 mod examine;
 pub mod lock;
 pub mod postgres;
+mod retention;
 mod rows;
 pub mod sqlite;
 mod value;
 
 pub use postgres::PostgresStore;
+pub use retention::{Retained, Retention};
 pub use sqlite::backup::{BackupError, Copied};
 pub use sqlite::doctor::Report;
 pub use sqlite::gc::{Collected, Component};
-pub use sqlite::retention::{Retained, Retention};
 pub use sqlite::{OpenError, Options, SqliteStore, Stats};

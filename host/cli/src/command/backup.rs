@@ -10,7 +10,13 @@ use crate::error::{Code, Error, Result};
 use crate::printer::size;
 
 pub(crate) async fn backup(context: &Context, args: &Backup) -> Result<()> {
-    let store = access::read(&context.file("backup")?).await?;
+    let paths = context.store("backup")?;
+    if paths.database.is_some() {
+        return Err(Error::new(Code::Usage, "`backup` copies the file of one process, and a Postgres database is none")
+            .hint("copy it with `pg_dump --format=custom`, which takes one snapshot beside its nodes, or by the \
+                   server's own backups"));
+    }
+    let store = access::read(&paths).await?;
     context.printer.dim("copying …");
     let done = store.backup(&args.to, args.force).await;
     store.close().await;

@@ -12,8 +12,9 @@ use mainstay_store::Report;
 use owo_colors::OwoColorize as _;
 use serde::Serialize;
 
-use crate::access::{self, Context};
+use crate::access::Context;
 use crate::args::Doctor;
+use crate::backing::Backing;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
 use crate::printer::{Printer, tame};
@@ -31,7 +32,7 @@ struct View<'r> {
     events: u64,
     /// Sessions whose rows were not compared: a newer build has written to them.
     not_compared: u64,
-    /// What SQLite says of the file's structure.
+    /// What the database says of its structure and its settings.
     problems: &'r [String],
     /// Where the schema is not this build's.
     drift: &'r [String],
@@ -66,7 +67,7 @@ struct Breach<'r> {
 
 pub(crate) async fn doctor(context: &Context, args: &Doctor) -> Result<()> {
     let printer = &context.printer;
-    let paths = context.file("doctor")?;
+    let paths = context.store("doctor")?;
     let mut report = examine(context, &paths, args.quick).await?;
     if args.rebuild && report.counts.contains_key(&Invariant::RowsFollowFromLog) {
         rebuild(context, &paths, &report).await?;
@@ -87,7 +88,7 @@ pub(crate) async fn doctor(context: &Context, args: &Doctor) -> Result<()> {
 
 async fn examine(context: &Context, paths: &Paths, quick: bool) -> Result<Report> {
     let printer = &context.printer;
-    let store = access::read(paths).await?;
+    let store = Backing::look(paths).await?;
     let told = Mutex::new(Instant::now());
     let watched = std::io::stderr().is_terminal();
     let progress = |done: u64, all: u64| {
@@ -112,7 +113,7 @@ async fn rebuild(context: &Context, paths: &Paths, report: &Report) -> Result<()
         .filter(|(_, broken)| broken.invariant == Invariant::RowsFollowFromLog)
         .map(|(session, _)| *session)
         .collect();
-    let store = access::write(paths).await?;
+    let store = Backing::change(paths).await?;
     let mut done = Ok(());
     for session in sessions {
         match store.rebuild(session).await {
@@ -148,7 +149,7 @@ fn damaged(report: &Report) -> Error {
         error = error.cause(format!("{broken} {words} broken"));
     }
     if !report.problems.is_empty() {
-        error = error.cause("the file's structure is damaged");
+        error = error.cause("the store's structure is damaged");
     }
     if !report.drift.is_empty() {
         error = error.cause("the schema is not what the migrations make");
@@ -218,7 +219,7 @@ fn show(printer: &Printer, view: &View<'_>) -> Result<()> {
         view.events
     ))?;
     printer.line(format!(
-        "    the file's structure: {}",
+        "    the store's structure: {}",
         state(!view.problems.is_empty())
     ))?;
     for problem in view.problems {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::port::Store;
 use mainstay_server::Collector as _;
 use mainstay_server::wire::{Collect, Collected};
 
-use crate::access::{self, Context, Way};
+use crate::access::{Context, Way};
 use crate::args::Gc;
 use crate::backing::Backing;
 use crate::collector::Collector;
 use crate::error::{Code, Error, Result};
+use crate::paths::Paths;
 use crate::plugins::Plugins;
 use crate::printer::{size, tame};
 
@@ -22,24 +22,12 @@ pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
         sessions_ms: args.sessions.map(ms),
         bodies_ms: args.bodies.map(ms),
     };
-    let collected = match context.way().await? {
-        Way::Server(client) => client.collect(&ask).await?,
-        Way::File(paths) => {
-            let loaded = context.config()?;
-            let store = Arc::new(access::write(&paths).await?);
-            let plugins = Plugins::new(&paths, &loaded, Arc::clone(&store) as Arc<dyn Store>)?;
-            let collector = Collector::new(
-                Backing::Sqlite(Arc::clone(&store)),
-                Arc::new(plugins),
-                loaded.keep,
-            );
-            let done = collector.collect(ask).await;
-            store.close().await;
-            done.map_err(|error| {
-                Error::new(Code::Unavailable, "it broke off, and a part may be removed")
-                    .because(&*error)
-                    .hint("run it again")
-            })?
+    let collected = if let Some(paths) = context.database()? {
+        here(context, &paths, ask).await?
+    } else {
+        match context.way().await? {
+            Way::Server(client) => client.collect(&ask).await?,
+            Way::File(paths) => here(context, &paths, ask).await?,
         }
     };
     if context.printer.json {
@@ -47,6 +35,21 @@ pub(crate) async fn gc(context: &Context, args: &Gc) -> Result<()> {
         return Ok(());
     }
     tell(context, &collected)
+}
+
+/// On the store itself.
+async fn here(context: &Context, paths: &Paths, ask: Collect) -> Result<Collected> {
+    let loaded = context.config()?;
+    let store = Backing::change(paths).await?;
+    let plugins = Plugins::new(paths, &loaded, store.port())?;
+    let collector = Collector::new(store.clone(), Arc::new(plugins), loaded.keep);
+    let done = collector.collect(ask).await;
+    store.close().await;
+    done.map_err(|error| {
+        Error::new(Code::Unavailable, "it broke off, and a part may be removed")
+            .because(&*error)
+            .hint("run it again")
+    })
 }
 
 fn ms(time: Duration) -> u64 {

@@ -1,5 +1,5 @@
 //! `mainstay replay`: ask another runner for what a session's runners have decided, and tell where it
-//! would have decided otherwise. Sessions come from the file, opened for reading alone, or from
+//! would have decided otherwise. Sessions come from the store, where nothing is written, or from
 //! exports; compiled code goes into a folder that is gone afterwards.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::io::AsyncBufReadExt as _;
 
-use crate::access::{self, Context};
+use crate::access::Context;
 use crate::args::Replay;
+use crate::backing::Backing;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
 use crate::plugins;
@@ -41,11 +42,11 @@ struct View<'r> {
 }
 
 pub(crate) async fn replay(context: &Context, args: Replay) -> Result<()> {
-    let paths = context.file("replay")?;
+    let paths = context.store("replay")?;
     let folder = tempfile::tempdir()
         .map_err(|error| Error::failed("cannot make a folder").because(&error))?;
-    let kept = if paths.store.exists() {
-        Some(Arc::new(access::read(&paths).await?))
+    let kept = if paths.database.is_some() || paths.store.exists() {
+        Some(Backing::look(&paths).await?)
     } else {
         None
     };
@@ -60,10 +61,10 @@ async fn all(
     context: &Context,
     args: &Replay,
     paths: &Paths,
-    kept: Option<&Arc<SqliteStore>>,
+    kept: Option<&Backing>,
     folder: &Path,
 ) -> Result<()> {
-    let store = kept.map(|store| Arc::clone(store) as Arc<dyn Store>);
+    let store = kept.map(Backing::port);
     let runtime = wiring::rehearsing(folder, store.clone())?;
     let runner = runner(&runtime, store.as_ref(), &args.runner).await?;
     let config = Arc::new(context.config()?.config);

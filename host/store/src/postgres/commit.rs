@@ -134,12 +134,12 @@ impl PostgresStore {
                             self.counters.stale.fetch_add(1, Ordering::Relaxed);
                             stale += 1;
                             if stale > 1 && !patience.wait().await {
-                                return Err(contended(session));
+                                return Err(contended(ACTION, session));
                             }
                         }
                         Outcome::Busy => {
                             if !patience.wait().await {
-                                return Err(contended(session));
+                                return Err(contended(ACTION, session));
                             }
                         }
                     }
@@ -319,9 +319,9 @@ fn settled(mut committed: Committed, expires_at: Option<Millis>) -> Committed {
     committed
 }
 
-fn contended(session: SessionId) -> StoreError {
+pub(super) fn contended(action: &'static str, session: SessionId) -> StoreError {
     StoreError::Unavailable {
-        action: ACTION,
+        action,
         cause: format!("others kept writing to session {session}; try again").into(),
     }
 }

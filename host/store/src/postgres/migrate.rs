@@ -12,7 +12,11 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 /// The oldest server that is supported, as `server_version_num` has it.
 const NEEDED: i32 = 140_000;
 
-pub(super) async fn migrate(conn: &mut PgConnection, place: &str) -> Result<(), OpenError> {
+pub(super) async fn migrate(
+    conn: &mut PgConnection,
+    place: &str,
+    make: bool,
+) -> Result<(), OpenError> {
     server(conn, place).await?;
     // An arbitrary number that no other program is likely to lock.
     run(
@@ -24,6 +28,10 @@ pub(super) async fn migrate(conn: &mut PgConnection, place: &str) -> Result<(), 
     let missing = look(conn, place).await?;
     if missing.is_empty() {
         return run(conn, place, "ROLLBACK").await;
+    }
+    if !make {
+        run(conn, place, "ROLLBACK").await?;
+        return Err(lacking(place, &missing));
     }
     run(conn, place, LEDGER).await?;
     for migration in missing {
@@ -44,6 +52,20 @@ pub(super) async fn migrate(conn: &mut PgConnection, place: &str) -> Result<(), 
         run(conn, place, &sql).await?;
     }
     run(conn, place, "COMMIT").await
+}
+
+fn lacking(place: &str, missing: &[&Migration]) -> OpenError {
+    let place = place.into();
+    let versions = MIGRATIONS.iter().map(|one| one.version);
+    if missing.len() == versions.clone().count() {
+        return OpenError::Missing { place };
+    }
+    let is_there = |version: &i64| missing.iter().all(|one| one.version != *version);
+    OpenError::OlderSchema {
+        place,
+        found: versions.clone().filter(is_there).max().unwrap_or(0),
+        known: versions.max().unwrap_or(0),
+    }
 }
 
 fn hex(byte: &u8) -> String {

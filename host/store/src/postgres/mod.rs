@@ -7,7 +7,7 @@
 //! - [`cache`] keeps the tails that were written last, [`clock`] what the database's clock shows,
 //!   [`kinds`] what a newer build has written.
 //! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log, [`gc`] removes what
-//!   nothing needs.
+//!   nothing needs, [`retention`] what is too old.
 //! - [`migrate`] makes the schema. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
@@ -26,6 +26,7 @@ mod port;
 mod read;
 mod rebuild;
 mod repair;
+mod retention;
 mod statement;
 mod trouble;
 mod write;
@@ -72,6 +73,9 @@ pub struct Options {
     /// How often other nodes are told of what was written, and listened to. `None` leaves both out: not
     /// behind a pooler that hands each transaction to another connection.
     pub notify_every: Option<Duration>,
+    /// Whether the schema is made where there is none, and migrated where it is older. Else that is an
+    /// error.
+    pub make: bool,
     /// In place of the database's clock, for tests. All that open the database are to go by the same.
     pub clock: Option<Arc<dyn Clock>>,
 }
@@ -87,6 +91,7 @@ impl Default for Options {
             longest: Duration::from_secs(60),
             scan_hold: Duration::from_secs(3),
             notify_every: Some(Duration::from_millis(20)),
+            make: true,
             clock: None,
         }
     }
@@ -99,6 +104,19 @@ pub enum OpenError {
     Url(#[source] sqlx::Error),
     #[error("the database {place} holds something else than Mainstay's; name another")]
     Foreign { place: String },
+    #[error(
+        "the database {place} is empty; `mainstay serve --store postgres://…` makes a store of it"
+    )]
+    Missing { place: String },
+    #[error(
+        "the database {place} has schema {found}, and this build needs {known}; start this build's \
+         `mainstay serve` once to migrate it"
+    )]
+    OlderSchema {
+        place: String,
+        found: i64,
+        known: i64,
+    },
     #[error(
         "the database {place} has schema {found}, and this build knows {known}; use a newer build"
     )]
@@ -234,7 +252,7 @@ impl PostgresStore {
                 place: place.clone(),
                 cause,
             })?;
-        migrate::migrate(&mut conn, &place).await?;
+        migrate::migrate(&mut conn, &place, options.make).await?;
         pool.keep(conn);
         let pool = Arc::new(pool);
         Ok(Self {

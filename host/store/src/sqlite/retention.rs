@@ -1,13 +1,13 @@
-//! What time takes away: sessions that nobody has used for long, and the bodies of old events, whose
-//! text is in the session's rows. Each session, and each page of events, is judged and changed in one
-//! transaction, so that what has come to life meanwhile is left alone. At the end the pages that became
-//! free are given back to the file system.
+//! What time takes away from a file. Each session, and each page of events, is judged and changed in
+//! one transaction, so that what has come to life meanwhile is left alone. At the end the pages that
+//! became free are given back to the file system.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use mainstay_core::id::{Millis, Seq, SessionId};
 use mainstay_core::port::StoreError;
-use mainstay_core::stub;
+use mainstay_core::tail::Tail;
 use sqlx::SqliteConnection;
 
 use super::doctor::page;
@@ -15,36 +15,11 @@ use super::read::{self, ReadError, signed};
 use super::rows::write_session;
 use super::writer::{Action, SESSION_DROP};
 use super::{Shared, SqliteStore};
+use crate::retention::{self, Compacted, LISTED, Remove, Retained, Retention, is_idle};
 
 const ACTION: &str = "apply the retention";
-/// Sessions that one query lists.
-const LISTED: i64 = 512;
 /// Free pages that one transaction gives back: some tens of milliseconds.
 const SHRUNK: u32 = 2048;
-
-/// Bytes that a stub has to save: less is eaten up by the digest that it keeps.
-const WORTH: u64 = 128;
-
-/// Until when what has not been used goes. `None` keeps everything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Retention {
-    /// Sessions that no client and no execution has written to since.
-    pub sessions_before: Option<Millis>,
-    /// Bodies of events that were written before.
-    pub bodies_before: Option<Millis>,
-}
-
-/// What a retention has removed, or would have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Retained {
-    pub sessions: u64,
-    /// Events of these sessions.
-    pub events: u64,
-    /// Events that became stubs.
-    pub bodies: u64,
-    /// Bytes of data that they lost.
-    pub body_bytes: u64,
-}
 
 impl SqliteStore {
     /// Deletes idle sessions and compacts old bodies, or only tells how many where `dry_run` is set.
@@ -62,36 +37,7 @@ impl SqliteStore {
         retention: Retention,
         dry_run: bool,
     ) -> Result<Retained, StoreError> {
-        let mut retained = Retained::default();
-        if let Some(before) = retention.sessions_before {
-            for session in self.listed(SESSION_IDLE, before).await? {
-                if let Some(events) = self.expire(session, before, dry_run).await? {
-                    retained.sessions += 1;
-                    retained.events += events;
-                }
-            }
-        }
-        if let Some(before) = retention.bodies_before {
-            for session in self.listed(SESSION_BULKY, before).await? {
-                let mut after = None;
-                loop {
-                    let done = match self.compact(session, before, after, dry_run).await {
-                        // It stays as it is for `doctor` to tell of, and keeps no other from its turn.
-                        Err(StoreError::Damaged { session, cause }) => {
-                            tracing::warn!(%session, %cause, "its old bodies were not compacted");
-                            break;
-                        }
-                        done => done?,
-                    };
-                    retained.bodies += done.bodies;
-                    retained.body_bytes += done.bytes;
-                    if done.through <= after.unwrap_or(0) || !done.more {
-                        break;
-                    }
-                    after = Some(done.through);
-                }
-            }
-        }
+        let retained = retention::retain(self, retention, dry_run).await?;
         if !dry_run && (retained.sessions > 0 || retained.bodies > 0) {
             self.shrink().await?;
         }
@@ -124,58 +70,6 @@ impl SqliteStore {
             after.clone_from(last);
             all.extend(ids.iter().filter_map(|id| id.parse::<SessionId>().ok()));
         }
-    }
-
-    /// Deletes one session if it is still idle. `None` if it is not; else the number of its events.
-    async fn expire(
-        &self,
-        session: SessionId,
-        before: Millis,
-        dry_run: bool,
-    ) -> Result<Option<u64>, StoreError> {
-        self.judged(session, move |conn, shared| {
-            Box::pin(async move {
-                let key = session.to_string();
-                let idle: Option<i64> = sqlx::query_scalar(SESSION_IS_IDLE)
-                    .bind(signed(before))
-                    .bind(&key)
-                    .fetch_optional(&mut *conn)
-                    .await?;
-                let Some(head) = idle else { return Ok(None) };
-                if !dry_run {
-                    shared.cache().forget([session]);
-                    for sql in SESSION_DROP {
-                        sqlx::query(*sql).bind(&key).execute(&mut *conn).await?;
-                    }
-                    sqlx::query("DELETE FROM session WHERE id = ?")
-                        .bind(&key)
-                        .execute(conn)
-                        .await?;
-                }
-                Ok(Some(u64::try_from(head).unwrap_or(0)))
-            })
-        })
-        .await
-    }
-
-    /// Makes stubs of one page of a session's events, those behind `after` or where it left off.
-    async fn compact(
-        &self,
-        session: SessionId,
-        before: Millis,
-        after: Option<Seq>,
-        dry_run: bool,
-    ) -> Result<Compacted, StoreError> {
-        self.judged(session, move |conn, shared| {
-            Box::pin(compact(
-                conn,
-                session,
-                (before, after),
-                dry_run,
-                Arc::clone(shared),
-            ))
-        })
-        .await
     }
 
     /// Runs one transaction in the writer's turn and gives what it made of the session.
@@ -234,6 +128,67 @@ impl SqliteStore {
     }
 }
 
+#[async_trait]
+impl Remove for SqliteStore {
+    async fn idle(&self, before: Millis) -> Result<Vec<SessionId>, StoreError> {
+        self.listed(SESSION_IDLE, before).await
+    }
+
+    async fn bulky(&self, before: Millis) -> Result<Vec<SessionId>, StoreError> {
+        self.listed(SESSION_BULKY, before).await
+    }
+
+    async fn expire(
+        &self,
+        session: SessionId,
+        before: Millis,
+        dry_run: bool,
+    ) -> Result<Option<u64>, StoreError> {
+        self.judged(session, move |conn, shared| {
+            Box::pin(async move {
+                let Some(tail) = tail(conn, session).await? else {
+                    return Ok(None);
+                };
+                if !is_idle(&tail, before) {
+                    return Ok(None);
+                }
+                if !dry_run {
+                    let key = session.to_string();
+                    shared.cache().forget([session]);
+                    for sql in SESSION_DROP {
+                        sqlx::query(*sql).bind(&key).execute(&mut *conn).await?;
+                    }
+                    sqlx::query("DELETE FROM session WHERE id = ?")
+                        .bind(&key)
+                        .execute(conn)
+                        .await?;
+                }
+                Ok(Some(tail.session.head))
+            })
+        })
+        .await
+    }
+
+    async fn compact(
+        &self,
+        session: SessionId,
+        before: Millis,
+        after: Option<Seq>,
+        dry_run: bool,
+    ) -> Result<Compacted, StoreError> {
+        self.judged(session, move |conn, shared| {
+            Box::pin(compact(
+                conn,
+                session,
+                (before, after),
+                dry_run,
+                Arc::clone(shared),
+            ))
+        })
+        .await
+    }
+}
+
 async fn free_pages(conn: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
     let free: i64 = sqlx::query_scalar("PRAGMA freelist_count")
         .fetch_one(conn)
@@ -241,13 +196,10 @@ async fn free_pages(conn: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
     Ok(u64::try_from(free).unwrap_or(0))
 }
 
-/// How far one page got.
-#[derive(Default)]
-struct Compacted {
-    bodies: u64,
-    bytes: u64,
-    through: Seq,
-    more: bool,
+async fn tail(conn: &mut SqliteConnection, session: SessionId) -> Result<Option<Tail>, ReadError> {
+    let tail = read::tails(conn, &[session]).await?.remove(&session);
+    tail.transpose()
+        .map_err(|cause| ReadError::Damaged { session, cause })
 }
 
 async fn compact(
@@ -258,35 +210,20 @@ async fn compact(
     shared: Arc<Shared>,
 ) -> Result<Compacted, ReadError> {
     let key = session.to_string();
-    let Some(tail) = read::tails(conn, &[session]).await?.remove(&session) else {
+    let Some(mut tail) = tail(conn, session).await? else {
         return Ok(Compacted::default());
     };
-    let mut tail = tail.map_err(|cause| ReadError::Damaged { session, cause })?;
     if tail.session.foreign.is_some() {
         return Ok(Compacted::default());
     }
-    let last = stub::through(&tail);
-    let mut done = Compacted {
-        through: after.unwrap_or(tail.session.compacted_through),
-        ..Compacted::default()
-    };
-    let records = page(conn, &key, done.through).await?;
-    for (seq, record) in records {
-        done.more = false;
-        let record = record.map_err(|cause| ReadError::Damaged { session, cause })?;
-        if seq > last || record.at >= before {
-            break;
-        }
-        (done.through, done.more) = (seq, true);
-        let Some(stub) = stub::stub(&record, WORTH) else {
-            continue;
-        };
-        done.bodies += 1;
-        done.bytes += stub::length(&record.data) - stub::length(&stub.data);
-        if !dry_run {
+    let records = page(conn, &key, retention::behind(&tail, after)).await?;
+    let (done, stubs) = retention::compact(&tail, (before, after), records)
+        .map_err(|cause| ReadError::Damaged { session, cause })?;
+    if !dry_run {
+        for stub in stubs {
             sqlx::query(EVENT_COMPACT)
                 .bind(&key)
-                .bind(signed(seq))
+                .bind(signed(stub.seq))
                 .bind(stub.data.to_string())
                 .bind(&stub.compacted)
                 .execute(&mut *conn)
@@ -303,22 +240,13 @@ async fn compact(
     Ok(done)
 }
 
-// session_idle: sessions that nobody has used since and that have nothing to do. ?2 is where the last
-// page ended.
+// session_idle: sessions that nobody has used since and that seem to have nothing to do. ?2 is where the
+// last page ended.
 const SESSION_IDLE: &str = "
     SELECT id FROM session s
      WHERE s.updated_at < ?1 AND s.id > ?2 AND NOT s.runnable AND NOT s.due AND NOT s.owing
        AND s.step IS NULL AND s.wake_at IS NULL
      ORDER BY s.id LIMIT ?3";
-
-// session_is_idle: the same, judged in full in the transaction that deletes it.
-const SESSION_IS_IDLE: &str = "
-    SELECT s.head FROM session s
-     WHERE s.id = ?2 AND s.data ->> '$.active_at' < ?1 AND s.updated_at < ?1
-       AND NOT s.runnable AND NOT s.due AND NOT s.owing AND s.step IS NULL AND s.wake_at IS NULL
-       AND s.data ->> '$.turn' IS NULL AND s.data ->> '$.wait' IS NULL
-       AND s.data ->> '$.quarantined' IS NULL AND s.data ->> '$.held' IS NULL
-       AND NOT EXISTS (SELECT 1 FROM claim c WHERE c.session = s.id)";
 
 // session_bulky: sessions whose next event is old enough to become a stub.
 const SESSION_BULKY: &str = "
