@@ -119,6 +119,8 @@ pub(crate) enum Command {
     Backup(Backup),
     /// Remove plugins, compiled code and bodies that nothing needs
     Gc(Gc),
+    /// Move everything of a store to another
+    Migrate(Migrate),
     /// Print a completion script
     Completions { shell: Shell },
 }
@@ -382,6 +384,27 @@ pub(crate) struct Gc {
     /// Compact the bodies of events that are older than this, as `retention.bodies` does
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) bodies: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Moves sessions with their logs, inboxes, waits and claims that have run out, plugins with their \
+                        names, and media. Nothing may run on either store meanwhile. Each session arrives whole or not \
+                        at all; cut off, the same command goes on where it stopped. Afterwards both stores are examined \
+                        as by `doctor`.\n\nThe source keeps everything: let nothing run on it any more. Exits with 4 if \
+                        a store is in use, or something in the target is another than in the source, and with 8 if \
+                        either is damaged."
+)]
+pub(crate) struct Migrate {
+    /// Store to move from: `sqlite:FILE` or `postgres://…`
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: String,
+    /// Store to move to, made where it is missing: `sqlite:FILE` or `postgres://…`
+    #[arg(long, value_name = "STORE")]
+    pub(crate) to: String,
+    /// Tell what would be moved, and move nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -7,12 +7,16 @@ use std::time::Duration;
 use mainstay_core::id::{OwnerId, SessionId};
 use mainstay_core::node::Node;
 use mainstay_core::port::{Clock, Store, StoreError};
+use mainstay_store::moving::Movable;
 use mainstay_store::postgres::{self, Hint};
 use mainstay_store::{Collected, PostgresStore, Report, Retained, Retention, SqliteStore};
 
 use crate::access;
 use crate::error::Result;
 use crate::paths::Paths;
+
+/// What commands that only look or clear out are called at a database.
+const TOOL: &str = "mainstay tool";
 
 /// One of the two.
 #[derive(Clone)]
@@ -46,7 +50,7 @@ impl Backing {
     /// Opens what is there to look at it, beside whoever runs on it.
     pub(crate) async fn look(paths: &Paths) -> Result<Self> {
         match &paths.database {
-            Some(url) => Self::tool(url, false).await,
+            Some(url) => Self::tool(url, TOOL, false).await,
             None => Ok(Self::Sqlite(Arc::new(access::read(paths).await?))),
         }
     }
@@ -55,16 +59,24 @@ impl Backing {
     /// process has it.
     pub(crate) async fn change(paths: &Paths) -> Result<Self> {
         match &paths.database {
-            Some(url) => Self::tool(url, false).await,
+            Some(url) => Self::tool(url, TOOL, false).await,
             None => Ok(Self::Sqlite(Arc::new(access::write(paths).await?))),
         }
     }
 
-    /// A database, for a command and not for a node.
-    pub(crate) async fn tool(url: &str, make: bool) -> Result<Self> {
+    /// Opens a file without running anything, and makes it where it is missing.
+    pub(crate) async fn make(paths: &Paths) -> Result<Self> {
+        let options = mainstay_store::Options::default();
+        let store = SqliteStore::open(&paths.store, options).await?;
+        Ok(Self::Sqlite(Arc::new(store)))
+    }
+
+    /// A database, for a command that is called `name` there and is no node.
+    pub(crate) async fn tool(url: &str, name: &str, make: bool) -> Result<Self> {
         let options = postgres::Options {
             connections: 2,
             notify_every: None,
+            application: name.to_owned(),
             make,
             ..postgres::Options::default()
         };
@@ -77,6 +89,13 @@ impl Backing {
         match self {
             Self::Sqlite(store) => Arc::clone(store) as _,
             Self::Postgres(store) => Arc::clone(store) as _,
+        }
+    }
+
+    pub(crate) fn movable(&self) -> &dyn Movable {
+        match self {
+            Self::Sqlite(store) => &**store,
+            Self::Postgres(store) => &**store,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod examine;
 pub mod lock;
+pub mod moving;
 pub mod postgres;
 mod retention;
 mod rows;

@@ -6,6 +6,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod gc;
+mod migrate;
 mod plugin;
 pub(crate) mod replay;
 mod run;
@@ -31,6 +32,7 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<()> 
         Command::Doctor(args) => doctor::doctor(context, &args).await,
         Command::Backup(args) => backup::backup(context, &args).await,
         Command::Gc(args) => gc::gc(context, &args).await,
+        Command::Migrate(args) => migrate::migrate(context, &args).await,
         Command::Completions { shell } => completions::completions(context, shell),
     }
 }

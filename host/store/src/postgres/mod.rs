@@ -8,7 +8,7 @@
 //!   [`kinds`] what a newer build has written.
 //! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log, [`gc`] removes what
 //!   nothing needs, [`retention`] what is too old.
-//! - [`migrate`] makes the schema. [`hints`] tells of what other nodes wrote, if all goes well.
+//! - [`migrate`] makes the schema. [`moving`] reads and writes sessions as they are, for a move. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
 //! may hand each to another connection ([`Options::prepared`]).
@@ -21,6 +21,7 @@ mod gc;
 mod hints;
 mod kinds;
 mod migrate;
+mod moving;
 mod pool;
 mod port;
 mod read;
@@ -73,6 +74,8 @@ pub struct Options {
     /// How often other nodes are told of what was written, and listened to. `None` leaves both out: not
     /// behind a pooler that hands each transaction to another connection.
     pub notify_every: Option<Duration>,
+    /// What this process is called among the database's connections, unless the URL says otherwise.
+    pub application: String,
     /// Whether the schema is made where there is none, and migrated where it is older. Else that is an
     /// error.
     pub make: bool,
@@ -91,6 +94,7 @@ impl Default for Options {
             longest: Duration::from_secs(60),
             scan_hold: Duration::from_secs(3),
             notify_every: Some(Duration::from_millis(20)),
+            application: "mainstay".into(),
             make: true,
             clock: None,
         }
@@ -235,7 +239,7 @@ impl PostgresStore {
             connect.statement_cache_capacity(0)
         };
         let connect = match connect.get_application_name() {
-            None => connect.application_name("mainstay"),
+            None => connect.application_name(&options.application),
             Some(_) => connect,
         };
         let pool = Pool::new(

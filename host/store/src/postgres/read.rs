@@ -195,7 +195,7 @@ pub(super) fn event_rows(rows: &[PgRow]) -> Read<Option<(Vec<Record>, Seq)>> {
     Ok(Some((events.collect::<Read<_>>()?, unsigned(head))))
 }
 
-fn event_row(row: &PgRow, first: usize) -> Result<EventRow, sqlx::Error> {
+pub(super) fn event_row(row: &PgRow, first: usize) -> Result<EventRow, sqlx::Error> {
     Ok((
         row.try_get(first)?,
         row.try_get(first + 1)?,

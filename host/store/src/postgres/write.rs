@@ -21,7 +21,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::statement::{Arg, Statement};
-use crate::rows::{EventRow, ExecutionRow, Rows, StepRow, Text, json, session_row};
+use crate::rows::{EventRow, ExecutionRow, Rows, SessionRow, StepRow, Text, json, session_row};
 use crate::value::{signed, unsigned};
 
 /// What became of it.
@@ -90,7 +90,24 @@ pub(super) fn session_commit(
     let claim = claim(before, after, &commit.write);
     let wait = waits(&commit.write);
     tables(
-        put(commit.session, version, at, wait, fence, after, claim),
+        put(commit.session, version, at, wait, fence, row(after), claim),
+        rows,
+    )
+}
+
+/// Writes a part of a session's rows as they were elsewhere: the first where there is no version yet.
+/// A claim, by its execution, owner and value, runs out as it is written.
+pub(super) fn session_moved(
+    session: SessionId,
+    (version, at): (Option<i64>, Option<i64>),
+    row: &SessionRow,
+    claim: Option<&(Text, Text, Text)>,
+    rows: &Rows,
+) -> Statement {
+    let claim = claim.map(|(execution, owner, data)| json(&(execution, owner, data, 0, false)));
+    let row = columns(row.clone(), false);
+    tables(
+        put(session, version, at, true, None, row, Arg::Json(claim)),
         rows,
     )
 }
@@ -99,7 +116,7 @@ pub(super) fn session_commit(
 pub(super) fn session_rebuilt(at: Option<i64>, tail: &Tail, rows: &Rows) -> Statement {
     let session = tail.session.id;
     let none = Arg::Json(None);
-    tables(put(session, None, at, true, None, tail, none), rows)
+    tables(put(session, None, at, true, None, row(tail), none), rows)
 }
 
 fn tables(statement: Statement, rows: &Rows) -> Statement {
@@ -118,7 +135,7 @@ fn tables(statement: Statement, rows: &Rows) -> Statement {
 pub(super) fn session_put(version: i64, at: Option<i64>, tail: &Tail) -> Statement {
     let none = || Arg::Json(None);
     let session = tail.session.id;
-    put(session, Some(version), at, true, None, tail, none())
+    put(session, Some(version), at, true, None, row(tail), none())
         .bind(none())
         .bind(none())
         .bind(none())
@@ -134,7 +151,7 @@ fn put(
     at: Option<i64>,
     wait: bool,
     fence: Option<(Fence, bool)>,
-    after: &Tail,
+    row: Arg,
     claim: Arg,
 ) -> Statement {
     Statement::new(
@@ -148,7 +165,7 @@ fn put(
     .bind(fence.map(|(fence, _)| fence.execution.0))
     .bind(fence.map(|(fence, _)| fence.owner.0))
     .bind(fence.map(|(_, expired)| expired))
-    .bind(row(after))
+    .bind(row)
     .bind(claim)
 }
 
@@ -159,6 +176,10 @@ fn row(tail: &Tail) -> Arg {
         // A build that knows all of it is to have a look.
         row.6 = true;
     }
+    columns(row, stale)
+}
+
+fn columns(row: SessionRow, stale: bool) -> Arg {
     let (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data) = row;
     let row = (
         id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data, stale,

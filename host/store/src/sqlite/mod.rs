@@ -20,6 +20,7 @@ mod foreign;
 pub mod gc;
 mod group;
 mod judge;
+mod moving;
 mod read;
 mod rebuild;
 pub mod retention;

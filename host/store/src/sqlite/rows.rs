@@ -11,7 +11,7 @@ use sqlx::SqliteConnection;
 
 use super::direct;
 use super::read::signed;
-use crate::rows::{ItemRow, Rows, json, session_row};
+use crate::rows::{ItemRow, Rows, SessionRow, Text, json, session_row};
 
 /// What a row takes beside its JSON, roughly.
 const ROW_BYTES: u64 = 256;
@@ -139,13 +139,18 @@ impl Rows {
 
 /// Writes the row of a session and gives its JSON.
 fn put_session(db: &Connection, tail: &Tail, claimed: bool) -> Result<String, Error> {
-    let (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data) =
-        session_row(tail, claimed);
+    let row = session_row(tail, claimed);
+    put_session_row(db, &row)?;
+    Ok(row.10)
+}
+
+fn put_session_row(db: &Connection, row: &SessionRow) -> Result<(), Error> {
+    let (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data) = row;
     db.prepare_cached(SESSION_PUT)?.execute(params![
         id,
-        signed(created_at),
-        signed(updated_at),
-        signed(head),
+        signed(*created_at),
+        signed(*updated_at),
+        signed(*head),
         step.map(signed),
         runnable,
         due,
@@ -154,7 +159,7 @@ fn put_session(db: &Connection, tail: &Tail, claimed: bool) -> Result<String, Er
         shown.map(signed),
         data
     ])?;
-    Ok(data)
+    Ok(())
 }
 
 fn put_claim(db: &Connection, session: SessionId, claim: Option<&Claim>) -> Result<(), Error> {
@@ -188,6 +193,24 @@ pub(super) async fn write_session(
     claimed: bool,
 ) -> Result<(), sqlx::Error> {
     direct::on(conn, |db| put_session(db, tail, claimed).map(drop)).await
+}
+
+/// Writes the row of one session and its claim as they are: session, execution, owner, expiry and value.
+pub(super) async fn put_row(
+    conn: &mut SqliteConnection,
+    row: &SessionRow,
+    claim: Option<&(Text, Text, Text, u64, Text)>,
+) -> Result<(), sqlx::Error> {
+    let put = |db: &Connection| {
+        put_session_row(db, row)?;
+        if let Some((session, execution, owner, expires_at, data)) = claim {
+            let expires_at = signed(*expires_at);
+            db.prepare_cached(CLAIM_PUT)?
+                .execute(params![session, execution, owner, expires_at, data])?;
+        }
+        Ok(())
+    };
+    direct::on(conn, put).await
 }
 
 const EVENT_ADD: &str = "
