@@ -1,6 +1,7 @@
 //! A session's history as a runner reads it while it is asked: what the store has, with what is to be
 //! committed together with the answer laid over it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -102,6 +103,22 @@ impl Overlay {
             .iter()
             .filter(move |item| item.seq > range.after && item.seq <= range.through)
     }
+
+    /// Seqs of items that the store has by now: while a slow runner still reads, they are committed.
+    async fn held(&self, range: Range) -> Result<BTreeSet<Seq>, BoxError> {
+        let seqs: BTreeSet<Seq> = self.over(range).map(|item| item.seq).collect();
+        let (Some(first), Some(last)) = (seqs.first(), seqs.last()) else {
+            return Ok(seqs);
+        };
+        let span = Range {
+            after: first - 1,
+            through: *last,
+        };
+        let order = Order::OldestFirst;
+        let stored = self.stored.items(self.session, span, order, 1000).await?;
+        let stored = stored.iter().map(|item| item.seq);
+        Ok(stored.filter(|seq| seqs.contains(seq)).collect())
+    }
 }
 
 #[async_trait]
@@ -142,12 +159,21 @@ impl HistoryReader for Overlay {
 
     async fn measure(&self, range: Range) -> Result<Size, BoxError> {
         let range = self.clamp(range);
-        let mut size = self.stored.measure(self.session, range).await?;
-        for item in self.over(range) {
-            size.items += 1;
-            size.bytes += item.text_bytes();
+        let mut held = BTreeSet::new();
+        loop {
+            let mut size = self.stored.measure(self.session, range).await?;
+            let now = self.held(range).await?;
+            if now != held {
+                // Whether what was stored meanwhile was measured is not known: not before these are.
+                held = now;
+                continue;
+            }
+            for item in self.over(range).filter(|item| !held.contains(&item.seq)) {
+                size.items += 1;
+                size.bytes += item.text_bytes();
+            }
+            return Ok(size);
         }
-        Ok(size)
     }
 
     async fn read_media(
