@@ -6,19 +6,16 @@
 
 mod support;
 
-#[path = "load/client.rs"]
-mod client;
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{Client, Told};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use serde_json::Value;
-use support::{DEADLINE, Outside, log, mainstay};
+use support::checker::{checked, from_env};
+use support::client::{Addresses, Client, Reader, Told};
+use support::{DEADLINE, Outside, mainstay};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +39,7 @@ async fn store_13_killed_hundreds_of_times_under_load_it_keeps_what_clients_were
     let stop = CancellationToken::new();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|n| {
-            let client = Client::new(world.address(), outside.port, seed ^ n, stop.clone());
+            let client = Client::new(world.addresses(), outside.port, seed ^ n, stop.clone());
             tokio::spawn(client.run())
         })
         .collect();
@@ -74,7 +71,7 @@ async fn store_13_killed_hundreds_of_times_under_load_it_keeps_what_clients_were
     );
 
     let http = reqwest::Client::new();
-    let reader = client::Reader::new(world.address(), http);
+    let reader = Reader::new(world.addresses(), http);
     let mut crashes = 0;
     for told in &told {
         reader.idle(&told.session).await;
@@ -97,54 +94,6 @@ async fn store_13_killed_hundreds_of_times_under_load_it_keeps_what_clients_were
     let bytes = std::fs::read(&world.store).unwrap();
     let secret = support::SECRET.as_bytes();
     assert!(!bytes.windows(secret.len()).any(|part| part == secret));
-}
-
-/// Compares what was told of a session with all of its log. Gives the executions that a crash ended.
-fn checked(told: &Told, all: &[Value], outside: &Outside) -> usize {
-    let session = &told.session;
-    log::check(all);
-    for event in &told.events {
-        let seq = event["seq"].as_u64().unwrap() as usize;
-        assert_eq!(
-            all.get(seq - 1),
-            Some(event),
-            "{session}: an event that was told"
-        );
-    }
-    for (input, seq) in &told.inputs {
-        let admitted = &all[*seq as usize - 1];
-        assert_eq!(admitted["type"], "input.admitted", "{session}: {input}");
-        assert_eq!(admitted["data"]["input"], input.as_str(), "{session}");
-        let fates = all.iter().filter(|event| {
-            let kind = event["type"].as_str().unwrap();
-            matches!(kind, "input.promoted" | "input.cancelled")
-                && event["data"]["input"] == input.as_str()
-        });
-        assert!(fates.count() <= 1, "{session}: {input} has two fates");
-    }
-    let of = |kind: &'static str| all.iter().filter(move |event| event["type"] == kind);
-    let started = of("call.started")
-        .filter(|event| event["data"]["effect"] == "once")
-        .count();
-    let succeeded = of("call.settled")
-        .filter(|event| {
-            let result = &event["data"]["result"];
-            result["tool"] == "web_post" && result["outcome"] == "succeeded"
-        })
-        .count();
-    let acted = outside.seen.posts.lock().unwrap();
-    let acted = acted.get(session).copied().unwrap_or(0) as usize;
-    assert!(
-        succeeded <= acted && acted <= started,
-        "{session}: {started} once calls started, {acted} acted, {succeeded} succeeded"
-    );
-    of("execution.interrupted")
-        .filter(|event| event["data"]["reason"] == "crash")
-        .count()
-}
-
-fn from_env<T: std::str::FromStr>(name: &str) -> Option<T> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// One store, and where its servers listen one after the other.
@@ -173,8 +122,12 @@ impl World {
         }
     }
 
-    fn address(&self) -> Arc<str> {
-        format!("http://127.0.0.1:{}/v1", self.port).into()
+    fn address(&self) -> String {
+        format!("http://127.0.0.1:{}/v1", self.port)
+    }
+
+    fn addresses(&self) -> Addresses {
+        Arc::from([self.address()])
     }
 
     /// Starts the next server and waits until it answers.

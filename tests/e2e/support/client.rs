@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::DEADLINE;
+use super::DEADLINE;
+
+/// How long one answer may take before another server is asked.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What one session's client was told.
 #[derive(Debug, Default)]
@@ -23,18 +26,21 @@ pub(crate) struct Told {
     pub(crate) events: Vec<Value>,
 }
 
+/// Where servers of one store answer, each with the version of the API.
+pub(crate) type Addresses = Arc<[String]>;
+
 /// Sends and reads until it is answered.
 pub(crate) struct Reader {
-    address: Arc<str>,
+    addresses: Addresses,
     http: reqwest::Client,
 }
 
 impl Reader {
-    pub(crate) fn new(address: Arc<str>, http: reqwest::Client) -> Self {
-        Self { address, http }
+    pub(crate) fn new(addresses: Addresses, http: reqwest::Client) -> Self {
+        Self { addresses, http }
     }
 
-    /// The first whole answer, however many servers it takes.
+    /// The first whole answer, of any server, however many it takes.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -43,10 +49,11 @@ impl Reader {
     ) -> (u16, Value) {
         let deadline = Instant::now() + DEADLINE;
         loop {
+            let address = &self.addresses[rand::random_range(0..self.addresses.len())];
             let mut request = self
                 .http
-                .request(method.clone(), format!("{}{path}", self.address))
-                .timeout(Duration::from_secs(10));
+                .request(method.clone(), format!("{address}{path}"))
+                .timeout(PATIENCE);
             if let Some(body) = body {
                 request = request
                     .header("content-type", "application/json")
@@ -103,9 +110,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(address: Arc<str>, outside: u16, seed: u64, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        addresses: Addresses,
+        outside: u16,
+        seed: u64,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
-            reader: Reader::new(address, reqwest::Client::new()),
+            reader: Reader::new(addresses, reqwest::Client::new()),
             outside,
             chance: StdRng::seed_from_u64(seed),
             stop,

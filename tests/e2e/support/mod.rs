@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod checker;
+pub(crate) mod client;
 pub(crate) mod log;
 
 use std::collections::HashMap;
