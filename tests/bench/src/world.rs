@@ -54,26 +54,7 @@ impl Ground {
         };
         let store = SqliteStore::open(dir.join(FILE), options).await;
         let store = Arc::new(store.expect("a database"));
-        let runtime = Arc::new(runtime(
-            RuntimeConfig {
-                cache_dir: cache.to_owned(),
-                workspaces_dir: dir.join("workspaces"),
-                limits: Limits::default(),
-                instances: INSTANCES,
-            },
-            Arc::new(Kept(Arc::clone(&store) as _)),
-        ));
-        for (kind, alias, bytes) in [
-            (Kind::Runner, "loop", guests::LOOP),
-            (Kind::Runner, "bench", guests::BENCH_RUNNER),
-            (Kind::Runner, "planner", guests::PLANNER),
-            (Kind::Provider, "parrot", guests::PARROT),
-            (Kind::Toolbox, "bench", guests::BENCH_TOOLBOX),
-        ] {
-            let info = runtime.install(bytes).await.expect("a component");
-            let pointed = store.alias_put(kind, alias, Some(&info.digest), None).await;
-            pointed.expect("an alias");
-        }
+        let runtime = equip(Arc::clone(&store) as _, dir, cache).await;
         Self {
             store,
             runtime,
@@ -91,6 +72,34 @@ impl Ground {
         };
         Node::start(ports, settings, Arc::new(SharedConfig::new(config())))
     }
+}
+
+/// Puts the components into a store and gives a runtime over them, as in the binary.
+///
+/// # Panics
+/// The store or the runtime refuses.
+pub async fn equip(store: Arc<dyn Store>, dir: &Path, cache: &Path) -> Arc<Runtime> {
+    let runtime = Arc::new(runtime(
+        RuntimeConfig {
+            cache_dir: cache.to_owned(),
+            workspaces_dir: dir.join("workspaces"),
+            limits: Limits::default(),
+            instances: INSTANCES,
+        },
+        Arc::new(Kept(Arc::clone(&store))),
+    ));
+    for (kind, alias, bytes) in [
+        (Kind::Runner, "loop", guests::LOOP),
+        (Kind::Runner, "bench", guests::BENCH_RUNNER),
+        (Kind::Runner, "planner", guests::PLANNER),
+        (Kind::Provider, "parrot", guests::PARROT),
+        (Kind::Toolbox, "bench", guests::BENCH_TOOLBOX),
+    ] {
+        let info = runtime.install(bytes).await.expect("a component");
+        let pointed = store.alias_put(kind, alias, Some(&info.digest), None).await;
+        pointed.expect("an alias");
+    }
+    runtime
 }
 
 /// A node that runs, and its store.
@@ -159,7 +168,9 @@ pub fn runtime(config: RuntimeConfig, source: Arc<dyn ComponentSource>) -> Runti
     Runtime::new(config, source, Arc::new(egress.expect("a client"))).expect("an engine")
 }
 
-fn config() -> Config {
+/// The agents of all turns.
+#[must_use]
+pub fn config() -> Config {
     let agent = |turn: Turn| Agent {
         runner: turn.runner().to_owned(),
         steps: turn.allowance(),

@@ -159,6 +159,12 @@ impl Server {
         self.port
     }
 
+    /// One of Postgres' own programs, `pgbench` for example.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.psql.bin.join(name)
+    }
+
     /// A fresh database, as a URL. It is left behind when the test is done.
     ///
     /// # Panics
