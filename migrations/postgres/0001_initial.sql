@@ -179,6 +179,25 @@ CREATE TABLE meta (
 -- The name by which this store's sessions are known elsewhere.
 INSERT INTO meta (key, value) VALUES ('name', 'store:' || replace(gen_random_uuid()::text, '-', ''));
 
+-- Each process start, as it told of itself with its last renewal.
+CREATE TABLE node (
+    -- The owner that its claims name.
+    id          uuid    NOT NULL PRIMARY KEY,
+    version     text    NOT NULL,
+    address     text,
+    host        text,
+    pid         bigint,
+    capacity    bigint  NOT NULL,
+    load        bigint  NOT NULL,
+    draining    boolean NOT NULL,
+    -- A wish: the node reads it with its next renewal.
+    drain_asked boolean NOT NULL DEFAULT false,
+    started_at  bigint  NOT NULL,
+    seen_at     bigint  NOT NULL,
+    expires_at  bigint  NOT NULL,
+    stopped_at  bigint
+) WITH (fillfactor = 70);
+
 -- Who was told last of what there is to do, so that scanners on several nodes are told different
 -- things. Nothing is lost with it.
 CREATE UNLOGGED TABLE scanned (
@@ -470,14 +489,17 @@ END $$;
 -- sessions, timers that are due, outboxes. Rows that somebody works on at this moment are passed over,
 -- and so are those that another scanner was told of less than `p_hold` milliseconds ago. A scanner is
 -- told again of its own, which are kept from the others no longer for that.
+-- Of what leads to executions, a scanner among other nodes is told its share alone: its free places
+-- beside theirs, of all that there is. What it was told and did not take is the others' next.
 -- `p_unknown` are types that the caller does not know: of sessions that have them it is not told. The
 -- first row has the number of types that there are, for it to notice new ones.
 CREATE FUNCTION session_scan(
-    p_scanner uuid, p_limit bigint, p_at bigint, p_hold bigint, p_unknown text[]
+    p_scanner uuid, p_limit bigint, p_places bigint, p_at bigint, p_hold bigint, p_unknown text[]
 ) RETURNS TABLE (o_what text, o_session uuid, o_claim text, o_expires_at bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := store_now(p_at);
+    v_now   bigint := store_now(p_at);
+    v_part  numeric := node_part(p_scanner, p_places, v_now);
 BEGIN
     RETURN QUERY SELECT 'kinds', NULL::uuid, NULL::text, count(*) FROM kind;
 
@@ -489,7 +511,10 @@ BEGIN
             SELECT 1 FROM scanned x WHERE x.what = 'expired' AND x.session = c.session
                AND x.scanner <> p_scanner AND x.until > v_now)
            AND NOT is_foreign(c.session, p_unknown)
-         ORDER BY c.expires_at, c.session LIMIT p_limit FOR UPDATE OF c SKIP LOCKED
+         ORDER BY c.expires_at, c.session
+         LIMIT least(p_limit, ceil(v_part * (SELECT count(*) FROM (
+            SELECT 1 FROM claim x WHERE x.expires_at <= v_now LIMIT p_limit) AS found)))::bigint
+           FOR UPDATE OF c SKIP LOCKED
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'expired', f.session, p_scanner, v_now + p_hold FROM found f
@@ -510,7 +535,10 @@ BEGIN
             SELECT 1 FROM scanned x WHERE x.what = 'due' AND x.session = s.id
                AND x.scanner <> p_scanner AND x.until > v_now)
            AND NOT is_foreign(s.id, p_unknown)
-         ORDER BY s.due, s.id LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
+         ORDER BY s.due, s.id
+         LIMIT least(p_limit, p_places, ceil(v_part * (SELECT count(*) FROM (
+            SELECT 1 FROM session x WHERE x.due IS NOT NULL LIMIT p_limit) AS found)))::bigint
+           FOR NO KEY UPDATE OF s SKIP LOCKED
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'due', f.id, p_scanner, v_now + p_hold FROM found f
@@ -531,7 +559,10 @@ BEGIN
             SELECT 1 FROM scanned x WHERE x.what = 'timer' AND x.session = s.id
                AND x.scanner <> p_scanner AND x.until > v_now)
            AND NOT is_foreign(s.id, p_unknown)
-         ORDER BY s.wake_at, s.id LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
+         ORDER BY s.wake_at, s.id
+         LIMIT least(p_limit, ceil(v_part * (SELECT count(*) FROM (
+            SELECT 1 FROM session x WHERE x.wake_at <= v_now LIMIT p_limit) AS found)))::bigint
+           FOR NO KEY UPDATE OF s SKIP LOCKED
     ), told AS (
         INSERT INTO scanned (what, session, scanner, until)
         SELECT 'timer', f.id, p_scanner, v_now + p_hold FROM found f
@@ -565,6 +596,23 @@ BEGIN
     SELECT 'owing', f.id, NULL::text, NULL::bigint FROM found f JOIN told t ON t.session = f.id
      ORDER BY f.owing, f.id;
 END $$;
+
+-- node_part: which part of what there is to do is this node's, from 0 to 1: its free places beside those
+-- of the others that live and take work. One that has no row yet counts as one among them; all of it is
+-- whose who is alone.
+CREATE FUNCTION node_part(p_node uuid, p_places bigint, p_now bigint) RETURNS numeric LANGUAGE sql AS $$
+    SELECT CASE
+        WHEN o.others = 0 THEN 1
+        WHEN n.id IS NULL THEN 1.0 / (o.others + 1)
+        -- At least a little, where nobody has a place: what has expired is settled all the same.
+        ELSE greatest(p_places, 1)::numeric / (greatest(p_places, 1) + o.free)
+        END
+      FROM (SELECT count(*) AS others, coalesce(sum(greatest(x.capacity - x.load, 0)), 0) AS free
+              FROM node x
+             WHERE x.id <> p_node AND x.expires_at > p_now AND x.stopped_at IS NULL
+               AND NOT x.draining AND NOT x.drain_asked) AS o
+      LEFT JOIN node n ON n.id = p_node
+$$;
 
 -- Whether a session has an event of one of these types, each as `type/version`.
 CREATE FUNCTION is_foreign(p_session uuid, p_unknown text[]) RETURNS boolean LANGUAGE plpgsql AS $$

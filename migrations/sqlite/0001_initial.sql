@@ -176,6 +176,25 @@ CREATE TABLE alias (
     PRIMARY KEY (kind, alias)
 ) STRICT, WITHOUT ROWID;
 
+-- Each process start, as it told of itself with its last renewal.
+CREATE TABLE node (
+    -- The owner that its claims name.
+    id          TEXT    NOT NULL PRIMARY KEY,
+    version     TEXT    NOT NULL,
+    address     TEXT,
+    host        TEXT,
+    pid         INTEGER,
+    capacity    INTEGER NOT NULL,
+    load        INTEGER NOT NULL,
+    draining    INTEGER NOT NULL,
+    -- A wish: the node reads it with its next renewal.
+    drain_asked INTEGER NOT NULL DEFAULT 0,
+    started_at  INTEGER NOT NULL,
+    seen_at     INTEGER NOT NULL,
+    expires_at  INTEGER NOT NULL,
+    stopped_at  INTEGER
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL

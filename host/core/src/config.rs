@@ -133,6 +133,8 @@ pub struct Settings {
     pub flush_every: Duration,
     /// Crashes in a row after which a session is quarantined.
     pub max_attempts: u32,
+    /// Executions at once; what is beyond it waits, or runs at another node.
+    pub capacity: u32,
     /// Executions at once that recovery has started.
     pub resume_concurrency: usize,
     /// Tries of one model call, the first included.
@@ -162,6 +164,7 @@ impl Default for Settings {
             poll_every: Duration::from_secs(1),
             flush_every: Duration::from_secs(1),
             max_attempts: 3,
+            capacity: 1024,
             resume_concurrency: 8,
             max_tries: 5,
             retry_base: Duration::from_millis(500),

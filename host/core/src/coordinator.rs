@@ -1,32 +1,35 @@
-//! Decides when a session runs on this node: one execution at a time, wakes as a doorbell, joins,
-//! interrupts, renewal of claims, the recovery loop and the shutdown.
+//! Decides when a session runs on this node: one execution at a time, no more of them than there are
+//! places for, wakes as a doorbell, joins, interrupts, the recovery loop and the shutdown.
 //!
 //! A session that runs or is about to has a [`Slot`]; its driver task takes the claim, runs the
 //! execution and looks at the doorbell when it is over. Everything here may be lost in a crash: what
 //! is to run is told by durable rows, which the recovery loop scans.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, warn};
 
 use futures::StreamExt as _;
 
+use crate::bound;
 use crate::claim::{Claim, Fence};
 use crate::commit::{Refused, Reply, Write};
 use crate::courier::{self, Effect};
 use crate::event::InterruptReason;
 use crate::id::{ExecutionId, Millis, SessionId};
 use crate::node::Shared;
+use crate::nodes::Identity;
 use crate::port::StoreError;
 use crate::project::RuleBroken;
 use crate::recovery::Outcome;
-use crate::tail::{NotRunnable, Scope};
+use crate::renewal;
+use crate::tail::{NotRunnable, Scope, Tail};
 use crate::turn::Execution;
 
 /// How an execution ended, as far as its node knows.
@@ -79,6 +82,8 @@ struct Start {
     by_itself: bool,
     /// Recovery starts it.
     resumed: Option<Resumed>,
+    /// A step may be open: what it is bound to is looked for first.
+    bound: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +94,11 @@ struct Resumed {
 }
 
 /// A claim that this node holds.
-struct Held {
-    fence: Fence,
+pub(crate) struct Held {
+    pub(crate) fence: Fence,
     /// Monotonic time at which the last confirmed renewal was asked for.
-    confirmed: Millis,
-    lost: CancellationToken,
+    pub(crate) confirmed: Millis,
+    pub(crate) lost: CancellationToken,
 }
 
 /// What an attempt to claim a session gave.
@@ -104,27 +109,58 @@ enum Taken {
     Elsewhere,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) identity: Identity,
     slots: Mutex<HashMap<SessionId, Slot>>,
     held: Mutex<HashMap<ExecutionId, Held>>,
     tasks: TaskTracker,
-    stopping: AtomicBool,
+    pub(crate) stopping: AtomicBool,
     /// The last renewal was confirmed.
-    healthy: AtomicBool,
+    pub(crate) healthy: AtomicBool,
+    /// Rings for a renewal now.
+    pub(crate) bell: Notify,
+    /// Somebody asked this node to drain.
+    pub(crate) drain: CancellationToken,
     closed: CancellationToken,
     now: CancellationToken,
+    /// One per execution.
+    places: Semaphore,
     resumes: Semaphore,
     /// Sessions that crashed a recovery run one at a time.
     suspects: Semaphore,
+    /// Sessions that wait for a component.
+    unbound: Mutex<HashSet<SessionId>>,
+    /// Monotonic time at which the recovery loop last was through with a look.
+    looked: AtomicU64,
+}
+
+/// How a node does, as far as it can tell without its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// Milliseconds since the recovery loop last was through with a look, or since the start.
+    pub looked_ms: u64,
+    /// Its last renewal was confirmed.
+    pub renews: bool,
+    /// It has no free place.
+    pub full: bool,
+    /// It takes no more.
+    pub draining: bool,
 }
 
 /// The run coordinator of a node.
 pub(crate) struct Coordinator(Arc<Inner>);
 
 impl Coordinator {
-    pub(crate) fn start(shared: Arc<Shared>) -> Self {
+    pub(crate) fn start(shared: Arc<Shared>, identity: Identity) -> Self {
+        let capacity = shared.settings.capacity.max(1) as usize;
         let inner = Arc::new(Inner {
+            identity,
+            places: Semaphore::new(capacity),
+            unbound: Mutex::default(),
+            looked: AtomicU64::new(shared.clock.monotonic()),
+            bell: Notify::new(),
+            drain: CancellationToken::new(),
             resumes: Semaphore::new(shared.settings.resume_concurrency.max(1)),
             suspects: Semaphore::new(1),
             shared,
@@ -138,7 +174,7 @@ impl Coordinator {
         });
         let closed = inner.closed.clone();
         for task in [
-            tokio::spawn(renewals(Arc::clone(&inner))),
+            tokio::spawn(renewal::run(Arc::clone(&inner))),
             tokio::spawn(recoveries(Arc::clone(&inner))),
             tokio::spawn(deliveries(Arc::clone(&inner))),
         ] {
@@ -152,8 +188,29 @@ impl Coordinator {
     }
 
     /// Rings: the session has work in this scope.
-    pub(crate) fn wake(&self, session: SessionId, scope: Scope) {
-        self.0.wake(session, scope, Start::default());
+    pub(crate) fn wake(&self, tail: &Tail, scope: Scope) {
+        self.0.wake(tail.session.id, scope, Start::asked(tail));
+    }
+
+    /// Resolves once somebody has asked this node to drain.
+    pub(crate) async fn drain_asked(&self) {
+        self.0.drain.cancelled().await;
+    }
+
+    /// This node was asked to drain, and its row says so.
+    pub(crate) fn drain(&self) {
+        self.0.drain.cancel();
+    }
+
+    pub(crate) fn pulse(&self) -> Pulse {
+        let inner = &self.0;
+        let now = inner.shared.clock.monotonic();
+        Pulse {
+            looked_ms: now.saturating_sub(inner.looked.load(Ordering::SeqCst)),
+            renews: inner.healthy.load(Ordering::SeqCst),
+            full: inner.places.available_permits() == 0,
+            draining: inner.stopping.load(Ordering::SeqCst),
+        }
     }
 
     /// The session's interrupt is durable: stop what runs here.
@@ -197,8 +254,9 @@ impl Coordinator {
                 drop(slots);
             } else {
                 drop(slots);
+                let start = Start::asked(&committed.tail);
                 self.0
-                    .wake_with(session, Scope::All, Some(sender), forced, Start::default());
+                    .wake_with(session, Scope::All, Some(sender), forced, start);
             }
             answer
         };
@@ -212,6 +270,8 @@ impl Coordinator {
     pub(crate) async fn shutdown(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
         self.0.stop_all(Stop::Drain);
+        // The others hear at once that this one takes no more.
+        self.0.bell.notify_one();
         self.0.tasks.close();
         let grace = tokio::time::sleep(self.0.shared.settings.shutdown_grace);
         tokio::select! {
@@ -221,6 +281,7 @@ impl Coordinator {
         }
         self.0.tasks.wait().await;
         self.0.closed.cancel();
+        renewal::last(&self.0).await;
     }
 
     pub(crate) fn shutdown_now(&self) {
@@ -239,6 +300,16 @@ impl Drop for Coordinator {
     }
 }
 
+impl Start {
+    /// A client asks for a session that is as it is told.
+    fn asked(tail: &Tail) -> Self {
+        Self {
+            bound: tail.step.is_some(),
+            ..Self::default()
+        }
+    }
+}
+
 fn raise(stop: &mut Stop, to: Stop) -> bool {
     let raised = *stop < to;
     *stop = (*stop).max(to);
@@ -250,8 +321,12 @@ impl Inner {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ExecutionId, Held>> {
+    pub(crate) fn held(&self) -> MutexGuard<'_, HashMap<ExecutionId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unbound(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+        self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stop_all(&self, to: Stop) {
@@ -260,7 +335,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn wake(self: &Arc<Self>, session: SessionId, scope: Scope, start: Start) {
+    fn wake(self: &Arc<Self>, session: SessionId, scope: Scope, start: Start) {
         self.wake_with(session, scope, None, None, start);
     }
 
@@ -306,13 +381,47 @@ impl Inner {
 
     /// Runs a session that the loop found, unless it is about to run here anyway.
     fn start(self: &Arc<Self>, session: SessionId) {
-        if !self.slots().contains_key(&session) {
+        // Without a place it stays due, here or elsewhere.
+        let free = self.places.available_permits() > 0;
+        if free && !self.slots().contains_key(&session) {
             let start = Start {
                 by_itself: true,
                 resumed: None,
+                bound: true,
             };
             self.wake(session, Scope::All, start);
         }
+    }
+
+    /// Whether the session's open step lacks a component. Such a session is left as it is.
+    async fn lacks(&self, session: SessionId) -> bool {
+        let Ok(Some(tail)) = self.shared.store.tail(session).await else {
+            return false;
+        };
+        let missing = bound::missing(&self.shared.plugins, &tail).await;
+        if missing.is_empty() {
+            self.unbound().remove(&session);
+            return false;
+        }
+        if self.unbound().insert(session) {
+            warn!(
+                ?missing,
+                "an open step is bound to components that are not there: load them, and it goes on"
+            );
+        }
+        true
+    }
+
+    /// How many runnable sessions a look is to find: one for each free place, beside those that wait
+    /// here for something else.
+    fn wanted(&self) -> u32 {
+        let free = self.places.available_permits();
+        if free == 0 {
+            return 0;
+        }
+        let waiting = self.slots().len().saturating_sub(self.held().len());
+        let wanted = free + waiting + self.unbound().len();
+        u32::try_from(wanted).unwrap_or(u32::MAX)
     }
 
     /// The claim for a new execution, unless another has it or there is nothing to do.
@@ -438,8 +547,22 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         ran: false,
         terminal: None,
     };
+    if start.bound && inner.lacks(session).await {
+        return Some(nothing);
+    }
+    let _place = inner.places.acquire().await;
     if inner.stopping.load(Ordering::SeqCst) {
         return Some(nothing);
+    }
+    if let Some(slot) = inner.slots().get(&session) {
+        // An interrupt of what waits for its place is in the log: the claim will see what it left.
+        slot.stop.send_if_modified(|stop| {
+            let asked = *stop == Stop::User;
+            if asked {
+                *stop = Stop::Go;
+            }
+            asked
+        });
     }
     if !inner.healthy.load(Ordering::SeqCst) {
         debug!("no new claim while renewals fail");
@@ -477,70 +600,6 @@ pub(crate) fn backoff(base: Duration, most: Duration, attempt: u32) -> Duration 
     full.mul_f64(rand::random_range(0.5..=1.0))
 }
 
-/// Renews all claims of live tasks, one statement a time, and lets go of those that are lost.
-async fn renewals(inner: Arc<Inner>) {
-    let settings = &inner.shared.settings;
-    let lease = settings.lease.as_millis() as u64;
-    let safe = lease.saturating_sub(settings.lease_margin.as_millis() as u64);
-    // The watchdog looks more often than renewals fall due, and never waits for the store.
-    let watch = {
-        let inner = Arc::clone(&inner);
-        let every = (settings.renew_every / 10).max(Duration::from_millis(10));
-        async move {
-            loop {
-                tokio::time::sleep(every).await;
-                let now = inner.shared.clock.monotonic();
-                for held in inner.held().values() {
-                    if now.saturating_sub(held.confirmed) >= safe && !held.lost.is_cancelled() {
-                        warn!(execution = %held.fence.execution, "no confirmed renewal in time: dropping the execution");
-                        held.lost.cancel();
-                    }
-                }
-            }
-        }
-    };
-    let renew = {
-        let inner = Arc::clone(&inner);
-        async move {
-            loop {
-                tokio::time::sleep(inner.shared.settings.renew_every).await;
-                let asked = inner.shared.clock.monotonic();
-                let fences: Vec<Fence> = inner.held().values().map(|held| held.fence).collect();
-                if fences.is_empty() {
-                    inner.healthy.store(true, Ordering::SeqCst);
-                    continue;
-                }
-                match inner
-                    .shared
-                    .store
-                    .renew(inner.shared.owner, &fences, lease)
-                    .await
-                {
-                    Ok(renewed) => {
-                        inner.healthy.store(true, Ordering::SeqCst);
-                        let mut held = inner.held();
-                        for fence in fences {
-                            let Some(held) = held.get_mut(&fence.execution) else {
-                                continue;
-                            };
-                            if renewed.contains(&fence.execution) {
-                                held.confirmed = held.confirmed.max(asked);
-                            } else {
-                                held.lost.cancel();
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        inner.healthy.store(false, Ordering::SeqCst);
-                        warn!(error = %crate::chain(&error), "renewal failed: it counts as no confirmation");
-                    }
-                }
-            }
-        }
-    };
-    tokio::join!(watch, renew);
-}
-
 /// Outboxes that are emptied at once.
 const DELIVERIES: usize = 32;
 
@@ -555,7 +614,7 @@ async fn recoveries(inner: Arc<Inner>) {
     while !inner.stopping.load(Ordering::SeqCst) {
         // There were more than one look takes.
         let mut more = false;
-        match inner.shared.store.scan(SCAN).await {
+        match inner.shared.store.scan_within(SCAN, inner.wanted()).await {
             // What a shutdown leaves is for another.
             Ok(_) if inner.stopping.load(Ordering::SeqCst) => return,
             Ok(scan) => {
@@ -579,11 +638,14 @@ async fn recoveries(inner: Arc<Inner>) {
                         }
                     }
                 }
+                inner.unbound().retain(|session| scan.due.contains(session));
                 for session in scan.due {
                     inner.start(session);
                 }
                 inner.shared.owing(scan.owing);
                 marked(&inner).await;
+                let now = inner.shared.clock.monotonic();
+                inner.looked.store(now, Ordering::SeqCst);
             }
             Err(error) => warn!(error = %crate::chain(&error), "the scan failed"),
         }
@@ -612,7 +674,11 @@ async fn deliveries(inner: Arc<Inner>) {
                 for effect in effects {
                     match effect {
                         Effect::Woken(session, scope) => {
-                            inner.wake(session, scope, Start::default());
+                            let start = Start {
+                                bound: true,
+                                ..Start::default()
+                            };
+                            inner.wake(session, scope, start);
                         }
                         // What runs by now may have been asked for since: its mark decides.
                         Effect::Stopped(session) => stop_marked(&inner, session).await,
@@ -681,8 +747,12 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) -> bool {
                 let start = Start {
                     by_itself: true,
                     resumed: Some(Resumed { attempts, suspect }),
+                    bound: committed.tail.step.is_some(),
                 };
-                inner.wake(claim.session, Scope::All, start);
+                // Without a place it is due, here or elsewhere.
+                if inner.places.available_permits() > 0 {
+                    inner.wake(claim.session, Scope::All, start);
+                }
             }
             return true;
         }

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod approval;
+pub mod bound;
 mod budget;
 pub mod bytes64;
 pub mod claim;
@@ -27,6 +28,7 @@ pub mod invariant;
 pub mod live;
 pub mod model;
 pub mod node;
+pub mod nodes;
 pub mod outbox;
 pub mod overlay;
 pub mod plugin;
@@ -36,6 +38,7 @@ pub mod project;
 pub mod rebuild;
 pub mod recovery;
 pub mod rehearse;
+pub mod renewal;
 pub mod replay;
 mod schema;
 pub mod state;

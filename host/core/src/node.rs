@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use futures::Stream;
 
+use crate::bound::{self, Missing};
 use crate::claim::Fence;
 use crate::commit::{Admission, Commit, Refused, Reply, Write};
 use crate::config::{Settings, SharedConfig};
-use crate::coordinator::{Coordinator, RunOutcome};
+use crate::coordinator::{Coordinator, Pulse, RunOutcome};
 use crate::edit;
 use crate::event::{Delivery, InputContent, Record, SessionCreated};
 use crate::history::Approval;
-use crate::id::{InputId, OwnerId, Seq, SessionId};
+use crate::id::{InputId, Millis, OwnerId, Seq, SessionId};
 use crate::live::{Hints, Hub, Live};
+use crate::nodes::{DrainError, Identity, NodeRow, NodeState};
 use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
 use crate::replay::{Replay, Replayed};
@@ -124,18 +126,29 @@ impl Node {
     /// Starts the loops of renewal and recovery on the current tokio runtime.
     #[must_use]
     pub fn start(ports: Ports, settings: Settings, config: Arc<SharedConfig>) -> Arc<Self> {
+        Self::start_as(Identity::default(), ports, settings, config)
+    }
+
+    /// Like [`Node::start`], for a node that tells others who it is. Its owner is used for one start.
+    #[must_use]
+    pub fn start_as(
+        identity: Identity,
+        ports: Ports,
+        settings: Settings,
+        config: Arc<SharedConfig>,
+    ) -> Arc<Self> {
         let shared = Arc::new(Shared {
             store: ports.store,
             plugins: ports.plugins,
             clock: ports.clock,
             config,
             settings,
-            owner: OwnerId::new(),
+            owner: identity.owner,
             hub: Hub::default(),
             owing: Owing::default(),
             backoff: std::sync::Mutex::default(),
         });
-        let coordinator = Coordinator::start(Arc::clone(&shared));
+        let coordinator = Coordinator::start(Arc::clone(&shared), identity);
         Arc::new(Self {
             shared,
             coordinator,
@@ -209,7 +222,7 @@ impl Node {
             } else {
                 Scope::All
             };
-            self.coordinator.wake(session, scope);
+            self.coordinator.wake(&committed.tail, scope);
         }
         Ok(admission)
     }
@@ -235,11 +248,12 @@ impl Node {
         input: InputId,
         delivery: Delivery,
     ) -> Result<(), StoreError> {
-        self.shared
+        let committed = self
+            .shared
             .commit(session, Write::Redeliver { input, delivery })
             .await?;
         if delivery == Delivery::Steer {
-            self.coordinator.wake(session, Scope::Steers);
+            self.coordinator.wake(&committed.tail, Scope::Steers);
         }
         Ok(())
     }
@@ -248,7 +262,7 @@ impl Node {
     pub async fn wake(&self, session: SessionId, scope: Scope) -> Result<(), StoreError> {
         let committed = self.shared.commit(session, Write::Wake { scope }).await?;
         if committed.tail.is_runnable() {
-            self.coordinator.wake(session, scope);
+            self.coordinator.wake(&committed.tail, scope);
         }
         Ok(())
     }
@@ -272,7 +286,7 @@ impl Node {
         let committed = self.shared.commit(session, write).await?;
         self.coordinator.interrupted(session);
         if and_continue && committed.tail.inputs.iter().any(|input| input.intent) {
-            self.coordinator.wake(session, Scope::Steers);
+            self.coordinator.wake(&committed.tail, Scope::Steers);
         }
         Ok(matches!(
             committed.reply,
@@ -308,7 +322,7 @@ impl Node {
     pub async fn answer(&self, session: SessionId, answer: Approval) -> Result<(), StoreError> {
         let committed = self.shared.commit(session, Write::Answer(answer)).await?;
         if committed.tail.is_runnable() {
-            self.coordinator.wake(session, Scope::Steers);
+            self.coordinator.wake(&committed.tail, Scope::Steers);
         }
         Ok(())
     }
@@ -336,7 +350,7 @@ impl Node {
     pub async fn adopt(&self, session: SessionId) -> Result<(), StoreError> {
         let committed = self.shared.commit(session, Write::Adopt).await?;
         if committed.tail.is_runnable() {
-            self.coordinator.wake(session, Scope::All);
+            self.coordinator.wake(&committed.tail, Scope::All);
         }
         Ok(())
     }
@@ -408,7 +422,7 @@ impl Node {
     pub async fn resume(&self, session: SessionId) -> Result<(), StoreError> {
         let committed = self.shared.commit(session, Write::Release).await?;
         if committed.tail.is_runnable() {
-            self.coordinator.wake(session, Scope::All);
+            self.coordinator.wake(&committed.tail, Scope::All);
         }
         Ok(())
     }
@@ -452,6 +466,12 @@ impl Node {
             .tail(session)
             .await?
             .ok_or_else(|| Refused::NotFound(session).into())
+    }
+
+    /// Components that the session's open step is bound to and that this node cannot get. The session
+    /// goes on by itself once they are there.
+    pub async fn missing(&self, tail: &Tail) -> Vec<Missing> {
+        bound::missing(&self.shared.plugins, tail).await
     }
 
     /// What the session is doing.
@@ -504,6 +524,51 @@ impl Node {
             follow,
             self.shared.settings.poll_every,
         )
+    }
+
+    /// All nodes that have a row, in the order of their starts, and the store's time.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        self.shared.store.nodes().await
+    }
+
+    /// Asks a node to drain, this one or another. It reads that with its next renewal, takes no new
+    /// claim from then on, hands over what it has, and its process ends as after SIGTERM.
+    ///
+    /// # Errors
+    /// [`DrainError`].
+    ///
+    /// # Cancel safety
+    /// Dropped midway, it may be asked or not; asked again, it drains already.
+    pub async fn drain(&self, owner: OwnerId) -> Result<(), DrainError> {
+        let before = self.shared.store.node_drain(owner).await?;
+        let before = before.ok_or(DrainError::Unknown(owner))?;
+        match before.state(self.shared.store.now().await?) {
+            NodeState::Stopped => return Err(DrainError::Stopped(owner)),
+            NodeState::Gone => return Err(DrainError::Gone(owner)),
+            NodeState::Draining => return Err(DrainError::Draining(owner)),
+            NodeState::Live => {}
+        }
+        if owner == self.owner() {
+            self.coordinator.drain();
+        }
+        Ok(())
+    }
+
+    /// Resolves once somebody has asked this node to drain. It goes on until [`Node::shutdown`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn drain_asked(&self) {
+        self.coordinator.drain_asked().await;
+    }
+
+    /// How this node does, as far as it can tell without its store.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.coordinator.pulse()
     }
 
     /// Stops taking sessions, lets steps in flight end for the configured grace, then interrupts what

@@ -12,6 +12,7 @@ use crate::event::{Event, Record};
 use crate::history::{Item, Order, Size};
 use crate::id::{Digest, ExecutionId, Millis, OwnerId, Seq, SessionId};
 use crate::model::Range;
+use crate::nodes::{Beat, Beaten, Lag, NodeRow};
 use crate::plugin::{Kind, PluginInfo};
 use crate::tail::{Call, Execution, Input, Session, StepRow, Tail};
 
@@ -179,16 +180,53 @@ pub trait Store: Send + Sync + 'static {
     async fn delete(&self, session: SessionId) -> Result<bool, StoreError>;
 
     /// Claims past expiry, runnable sessions, due timers and full outboxes, at most `limit` of each.
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError>;
+    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+        self.scan_within(limit, limit).await
+    }
 
-    /// Renews the claims of these executions, in one statement, to `lease_ms` from now. Gives those
-    /// that were renewed; the others are lost.
+    /// Like [`Store::scan`], for one who could run `places` sessions: no more runnable ones are listed.
+    /// Where the asking node has a row among those of others, of claims, runnable sessions and timers it
+    /// is told its share alone, by its free places beside theirs, and one of each at least.
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError>;
+
+    /// What waits for a recovery loop, without taking any of it.
+    async fn lag(&self) -> Result<Lag, StoreError>;
+
+    /// Renews claims and the row of the node that holds them, in one statement.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, it may or may not be done, and counts as not confirmed.
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError>;
+
+    /// Renews the claims of these executions to `lease_ms` from now. Gives those that were renewed; the
+    /// others are lost.
     async fn renew(
         &self,
         owner: OwnerId,
         executions: &[Fence],
         lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError>;
+    ) -> Result<HashSet<ExecutionId>, StoreError> {
+        let beat = Beat {
+            owner,
+            executions: executions.to_vec(),
+            lease_ms,
+            presence: None,
+        };
+        Ok(self.beat(&beat).await?.renewed)
+    }
+
+    /// All nodes that have a row, in the order of their starts, and the time of reading.
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError>;
+
+    /// Asks a node that lives to drain, which it reads with its next renewal. Gives its row as it was
+    /// before; one that has ended is left as it is. `None` for an unknown node.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, it may be asked or not.
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError>;
+
+    /// Removes the rows of nodes that ended more than `past_ms` ago. Gives how many.
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError>;
 
     /// What this store is called as the origin of what is exported from it; the same for ever.
     async fn name(&self) -> Result<String, StoreError>;

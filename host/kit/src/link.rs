@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::{Commit, Write};
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
+use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::tail::{Input, Tail};
@@ -184,17 +184,28 @@ impl Store for Link {
         pass!(self, delete(session))
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        pass!(self, scan(limit))
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
+        pass!(self, scan_within(limit, places))
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        pass!(self, renew(owner, executions, lease_ms))
+    async fn lag(&self) -> Result<Lag, StoreError> {
+        pass!(self, lag())
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        pass!(self, beat(beat))
+    }
+
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        pass!(self, nodes())
+    }
+
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError> {
+        pass!(self, node_drain(owner))
+    }
+
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError> {
+        pass!(self, nodes_forget(past_ms))
     }
 
     async fn name(&self) -> Result<String, StoreError> {

@@ -7,6 +7,7 @@ mod foreign;
 mod harness;
 mod inbox;
 mod log;
+mod nodes;
 mod plan;
 mod recovery;
 mod scan;
@@ -18,6 +19,7 @@ pub use foreign::log_20;
 pub use harness::{Harness, check_invariants};
 pub use inbox::*;
 pub use log::*;
+pub use nodes::*;
 pub use recovery::*;
 pub use scan::*;
 pub use things::*;
@@ -38,6 +40,9 @@ macro_rules! conformance {
             inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
             tool_6 items_come_in_both_orders sessions_come_in_pages a_scan_lists_what_is_due
             a_scan_lists_timers_that_are_due a_scan_lists_what_is_owed
+            node_7_a_row_per_process_start a_node_reads_that_it_is_to_drain
+            nodes_that_ended_are_forgotten api_11_how_much_waits_is_told
+            a_scan_is_told_how_many_places_there_are
             a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back
         }
     };

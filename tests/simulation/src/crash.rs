@@ -173,9 +173,9 @@ impl Delegate for Crashing {
         Ok(inputs)
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
         self.alive().await;
         self.scans.fetch_add(1, Ordering::SeqCst);
-        self.inner.scan(limit).await
+        self.inner.scan_within(limit, places).await
     }
 }

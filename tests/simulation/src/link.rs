@@ -2,15 +2,13 @@
 //! renewals, a stop, and the process's death at a chosen commit. A dead process gets no answer any
 //! more, and neither do its guests.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
-use mainstay_core::id::{ExecutionId, OwnerId};
+use mainstay_core::nodes::{Beat, Beaten};
 use mainstay_core::port::{Committed, Store, StoreError};
 use mainstay_test_support::delegate::Delegate;
 use tokio::sync::watch;
@@ -169,12 +167,7 @@ impl Delegate for Link {
         committed
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
         self.before().await?;
         let fault = self.sim.fault(self.writer.node, |fault| match fault {
             Fault::RenewalsLost | Fault::RenewalsUnanswered | Fault::RenewalsLate(_) => Some(fault),
@@ -188,11 +181,11 @@ impl Delegate for Link {
             }
             _ => {}
         }
-        let renewed = self.inner().renew(owner, executions, lease_ms).await;
+        let beaten = self.inner().beat(beat).await;
         self.after().await?;
         if fault == Some(Fault::RenewalsUnanswered) {
             return Err(unavailable("renew", "the answer was lost"));
         }
-        renewed
+        beaten
     }
 }

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
+use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::tail::{Input, Tail};
@@ -41,16 +41,11 @@ pub trait Delegate: Send + Sync + 'static {
         self.inner().commit(commit).await
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
         self.before().await?;
-        let renewed = self.inner().renew(owner, executions, lease_ms).await;
+        let beaten = self.inner().beat(beat).await;
         self.after().await?;
-        renewed
+        beaten
     }
 
     async fn events(
@@ -99,9 +94,9 @@ pub trait Delegate: Send + Sync + 'static {
         inputs
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
         self.before().await?;
-        let scan = self.inner().scan(limit).await;
+        let scan = self.inner().scan_within(limit, places).await;
         self.after().await?;
         scan
     }
@@ -125,13 +120,8 @@ impl<D: Delegate> Delegate for Arc<D> {
         (**self).commit(commit).await
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        (**self).renew(owner, executions, lease_ms).await
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        (**self).beat(beat).await
     }
 
     async fn events(
@@ -165,8 +155,8 @@ impl<D: Delegate> Delegate for Arc<D> {
         (**self).inputs(session, all).await
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        (**self).scan(limit).await
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
+        (**self).scan_within(limit, places).await
     }
 }
 
@@ -236,17 +226,28 @@ impl<D: Delegate> Store for Delegating<D> {
         pass!(self, delete(session))
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
-        self.0.scan(limit).await
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
+        self.0.scan_within(limit, places).await
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        self.0.renew(owner, executions, lease_ms).await
+    async fn lag(&self) -> Result<Lag, StoreError> {
+        pass!(self, lag())
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        self.0.beat(beat).await
+    }
+
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        pass!(self, nodes())
+    }
+
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError> {
+        pass!(self, node_drain(owner))
+    }
+
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError> {
+        pass!(self, nodes_forget(past_ms))
     }
 
     async fn name(&self) -> Result<String, StoreError> {

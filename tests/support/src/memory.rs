@@ -2,12 +2,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use mainstay_core::claim::{Claim, Fence};
+use mainstay_core::claim::Claim;
 use mainstay_core::commit::{self, Commit, Known, Refused, Reply};
 use mainstay_core::event::{self, Event, Record};
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
+use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Clock, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::rebuild;
@@ -60,6 +61,7 @@ struct State {
     blobs: HashMap<String, Vec<u8>>,
     plugins: BTreeMap<String, (PluginInfo, Vec<u8>)>,
     aliases: BTreeMap<(String, String), Alias>,
+    nodes: BTreeMap<OwnerId, NodeRow>,
     log: Vec<Logged>,
 }
 
@@ -526,7 +528,7 @@ impl Store for MemoryStore {
         Ok(true)
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
         let now = self.time();
         let state = self.up("look for work")?;
         let mut expired: Vec<Claim> = state
@@ -546,7 +548,7 @@ impl Store for MemoryStore {
         due.sort_by_key(|rows| (rows.tail.session.updated_at, rows.tail.session.id));
         let due = due
             .iter()
-            .take(limit as usize)
+            .take(limit.min(places) as usize)
             .map(|rows| rows.tail.session.id)
             .collect();
         let mut timers: Vec<(Millis, SessionId)> = state
@@ -573,35 +575,101 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
+    async fn lag(&self) -> Result<Lag, StoreError> {
+        let now = self.time();
+        let state = self.up("look how much waits")?;
+        let ages = |since: Vec<Millis>| {
+            let oldest = since.iter().min().map(|at| now.saturating_sub(*at));
+            (since.len().min(Lag::MOST as usize) as u64, oldest)
+        };
+        let claims = state
+            .sessions
+            .values()
+            .filter(|rows| rows.tail.session.foreign.is_none());
+        let claims = claims.filter_map(|rows| rows.tail.claim.as_ref());
+        let expired = claims.map(|claim| claim.expires_at).filter(|at| *at <= now);
+        let due = state.sessions.values().filter(|rows| rows.is_due());
+        let (expired, oldest_expired_ms) = ages(expired.collect());
+        let (due, oldest_due_ms) = ages(due.map(|rows| rows.tail.session.updated_at).collect());
+        Ok(Lag {
+            expired,
+            oldest_expired_ms,
+            due,
+            oldest_due_ms,
+        })
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
         let now = self.time();
         if locked(&self.faults).renewals_fail {
             return Err(unavailable("renew claims", "ordered by the test"));
         }
-        let named: HashSet<ExecutionId> = executions
+        let named: HashSet<ExecutionId> = beat
+            .executions
             .iter()
-            .filter(|fence| fence.owner == owner)
+            .filter(|fence| fence.owner == beat.owner)
             .map(|fence| fence.execution)
             .collect();
-        let mut renewed = HashSet::new();
-        for rows in self.up("renew claims")?.sessions.values_mut() {
+        let mut beaten = Beaten::default();
+        let mut state = self.up("renew claims")?;
+        for rows in state.sessions.values_mut() {
             let held = rows.tail.claim.as_ref().is_some_and(|claim| {
-                claim.owner == owner && claim.expires_at > now && named.contains(&claim.execution)
+                claim.owner == beat.owner
+                    && claim.expires_at > now
+                    && named.contains(&claim.execution)
             });
             if !held {
                 continue;
             }
             if let Some(claim) = &mut Arc::make_mut(&mut rows.tail).claim {
-                claim.expires_at = now.saturating_add(lease_ms);
-                renewed.insert(claim.execution);
+                claim.expires_at = now.saturating_add(beat.lease_ms);
+                beaten.renewed.insert(claim.execution);
             }
         }
-        Ok(renewed)
+        if let Some(presence) = &beat.presence {
+            let before = state.nodes.get(&beat.owner);
+            let row = NodeRow::beaten(before, presence, beat.lease_ms, now);
+            beaten.drain = row.drain_asked;
+            state.nodes.insert(beat.owner, row);
+        }
+        Ok(beaten)
+    }
+
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        let state = self.up("list nodes")?;
+        let mut nodes: Vec<NodeRow> = state.nodes.values().cloned().collect();
+        for node in &mut nodes {
+            let claims = state
+                .sessions
+                .values()
+                .filter_map(|rows| rows.tail.claim.as_ref());
+            let own = claims.filter(|claim| claim.owner == node.identity.owner);
+            node.claims = own.count() as u64;
+        }
+        nodes.sort_by_key(|node| (node.started_at, node.identity.owner));
+        Ok((nodes, self.time()))
+    }
+
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError> {
+        let now = self.time();
+        let mut state = self.up("ask a node to drain")?;
+        let Some(row) = state.nodes.get_mut(&owner) else {
+            return Ok(None);
+        };
+        let before = row.clone();
+        row.drain_asked |= row.ended_at(now).is_none();
+        Ok(Some(before))
+    }
+
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError> {
+        let now = self.time();
+        let mut state = self.up("forget nodes")?;
+        let before = state.nodes.len();
+        let past = |at: Millis| at.saturating_add(past_ms) < now;
+        state
+            .nodes
+            .retain(|_, row| !row.ended_at(now).is_some_and(past));
+        Ok((before - state.nodes.len()) as u64)
     }
 
     async fn name(&self) -> Result<String, StoreError> {

@@ -8,7 +8,8 @@
 //!   [`kinds`] what a newer build has written.
 //! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log, [`gc`] removes what
 //!   nothing needs, [`retention`] what is too old.
-//! - [`migrate`] makes the schema. [`moving`] reads and writes sessions as they are, for a move. [`hints`] tells of what other nodes wrote, if all goes well.
+//! - [`nodes`] keeps the rows of nodes. [`migrate`] makes the schema. [`moving`] reads and writes sessions as they are, for
+//!   a move. [`hints`] tells of what other nodes wrote, if all goes well.
 //!
 //! The store's clock is the database's. No state of a database session outlives a transaction: a pooler
 //! may hand each to another connection ([`Options::prepared`]).
@@ -22,6 +23,7 @@ mod hints;
 mod kinds;
 mod migrate;
 mod moving;
+mod nodes;
 mod pool;
 mod port;
 mod read;

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
+use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::tail::{Input, Tail};
@@ -21,13 +21,7 @@ use super::PostgresStore;
 use super::read;
 use super::statement::{Arg, Statement};
 use crate::value::digests_named;
-use crate::value::{Read, signed, unsigned};
-
-// claim_renew: extends leases. An execution that is not among the answers is lost.
-const CLAIM_RENEW: &str = "
-    UPDATE claim SET expires_at = least(store_now($4)::numeric + $3, 9223372036854775807)::bigint
-     WHERE owner = $1 AND execution = ANY ($2) AND expires_at > store_now($4)
-    RETURNING session, execution, expires_at, store_now($4)";
+use crate::value::{Read, unsigned};
 
 // scanned_forget: long after they were of use.
 const SCANNED_FORGET: &str = "DELETE FROM scanned WHERE until < store_now($1) - 600000";
@@ -119,7 +113,7 @@ impl Store for PostgresStore {
         Ok(dropped || self.pool.lost() != lost)
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
         const ACTION: &str = "look for work";
         if rand::rng().random_ratio(1, 256) {
             let statement = Statement::new(SCANNED_FORGET).bind(self.clock.at());
@@ -130,7 +124,7 @@ impl Store for PostgresStore {
             let hold = i64::try_from(self.options.scan_hold.as_millis()).unwrap_or(i64::MAX >> 1);
             let statement = read::session_scan(
                 self.options.owner.0,
-                limit,
+                (limit, places),
                 self.clock.at(),
                 hold,
                 unknown.clone(),
@@ -146,33 +140,24 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        const ACTION: &str = "renew claims";
-        let named = executions.iter().filter(|fence| fence.owner == owner);
-        let named: Vec<_> = named.map(|fence| fence.execution.0).collect();
-        let statement = Statement::new(CLAIM_RENEW)
-            .bind(owner.0)
-            .bind(named)
-            .bind(signed(lease_ms))
-            .bind(self.clock.at());
-        let rows = self.rows(ACTION, &statement).await?;
-        let mut renewed = HashSet::with_capacity(rows.len());
-        let read = |error: sqlx::Error| self.failed(ACTION, error.into());
-        for row in &rows {
-            let session = SessionId(row.try_get(0).map_err(read)?);
-            let until = unsigned(row.try_get(2).map_err(read)?);
-            self.cache.renewed(session, until);
-            renewed.insert(ExecutionId(row.try_get(1).map_err(read)?));
-        }
-        if let Some(row) = rows.first() {
-            self.clock.saw(unsigned(row.try_get(3).map_err(read)?));
-        }
-        Ok(renewed)
+    async fn lag(&self) -> Result<Lag, StoreError> {
+        self.lag_now().await
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        self.node_beat(beat).await
+    }
+
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        self.node_list(None).await
+    }
+
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError> {
+        self.node_ask(owner).await
+    }
+
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError> {
+        self.node_forget(past_ms).await
     }
 
     async fn name(&self) -> Result<String, StoreError> {

@@ -456,14 +456,15 @@ pub(super) fn store_name() -> Statement {
 // session_scan: see the migration.
 pub(super) fn session_scan(
     scanner: Uuid,
-    limit: u32,
+    (limit, places): (u32, u32),
     at: Option<i64>,
     hold: i64,
     unknown: Unknown,
 ) -> Statement {
-    Statement::new("SELECT * FROM session_scan($1, $2, $3, $4, $5)")
+    Statement::new("SELECT * FROM session_scan($1, $2, $3, $4, $5, $6)")
         .bind(scanner)
         .bind(i64::from(limit))
+        .bind(i64::from(places))
         .bind(at)
         .bind(hold)
         .bind(unknown)

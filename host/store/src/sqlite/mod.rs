@@ -6,7 +6,7 @@
 //! - [`rows`] writes the rows of such a group, [`direct`] on the writer's own thread.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
-//! - [`foreign`] looks for what a newer build has written.
+//! - [`foreign`] looks for what a newer build has written. [`nodes`] keeps the rows of nodes.
 //! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,
 //!   [`retention`] what is too old, [`rebuild`] writes rows anew from their log.
 //!
@@ -21,6 +21,7 @@ pub mod gc;
 mod group;
 mod judge;
 mod moving;
+mod nodes;
 mod read;
 mod rebuild;
 pub mod retention;
@@ -34,12 +35,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainstay_core::claim::Fence;
 use mainstay_core::commit::Commit;
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{ExecutionId, Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
+use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{
     Alias, Clock, Committed, Dump, Listed, Scan, Store, StoreError, SystemClock,
@@ -418,11 +419,13 @@ impl SqliteStore {
 
         foreign::settle(&mut conn).await.map_err(sqlite)?;
         let shared = Arc::new(Shared::new(&options, Some(lock)));
-        sqlx::query(CLAIM_EXPIRE_ALL)
-            .bind(read::signed(shared.now()))
-            .execute(&mut conn)
-            .await
-            .map_err(sqlite)?;
+        for expire in [CLAIM_EXPIRE_ALL, nodes::NODE_EXPIRE_ALL] {
+            sqlx::query(expire)
+                .bind(read::signed(shared.now()))
+                .execute(&mut conn)
+                .await
+                .map_err(sqlite)?;
+        }
         // What a process that was killed left in the WAL. A reader may be in the way; then later.
         sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
             .execute(&mut conn)
@@ -799,14 +802,16 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn scan(&self, limit: u32) -> Result<Scan, StoreError> {
+    async fn scan_within(&self, limit: u32, places: u32) -> Result<Scan, StoreError> {
         const ACTION: &str = "look for work";
         let mut conn = self.reader(ACTION).await?;
         let fail = |error: read::ReadError| error.during(ACTION);
         let expired = read::claim_expired(&mut conn, self.shared.now(), limit)
             .await
             .map_err(fail)?;
-        let due = read::session_due(&mut conn, limit).await.map_err(fail)?;
+        let due = read::session_due(&mut conn, limit.min(places))
+            .await
+            .map_err(fail)?;
         let timers = read::session_timer(&mut conn, self.shared.now(), limit)
             .await
             .map_err(fail)?;
@@ -819,20 +824,38 @@ impl Store for SqliteStore {
         })
     }
 
-    async fn renew(
-        &self,
-        owner: OwnerId,
-        executions: &[Fence],
-        lease_ms: u64,
-    ) -> Result<HashSet<ExecutionId>, StoreError> {
-        let executions = executions.to_vec();
-        self.ask("renew claims", |reply| Job::Renew {
-            owner,
-            executions,
-            lease_ms,
-            reply,
-        })
-        .await
+    async fn lag(&self) -> Result<Lag, StoreError> {
+        self.lag_now().await
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        let mut beaten = Beaten::default();
+        if !beat.executions.is_empty() {
+            let (owner, lease_ms) = (beat.owner, beat.lease_ms);
+            let executions = beat.executions.clone();
+            let renew = |reply| Job::Renew {
+                owner,
+                executions,
+                lease_ms,
+                reply,
+            };
+            beaten.renewed = self.ask("renew claims", renew).await?;
+        }
+        // One process owns the file, so nobody sees the one without the other.
+        beaten.drain = self.node_beat(beat).await?;
+        Ok(beaten)
+    }
+
+    async fn nodes(&self) -> Result<(Vec<NodeRow>, Millis), StoreError> {
+        self.node_list().await
+    }
+
+    async fn node_drain(&self, owner: OwnerId) -> Result<Option<NodeRow>, StoreError> {
+        self.node_ask(owner).await
+    }
+
+    async fn nodes_forget(&self, past_ms: u64) -> Result<u64, StoreError> {
+        self.node_forget(past_ms).await
     }
 
     async fn name(&self) -> Result<String, StoreError> {
