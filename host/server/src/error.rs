@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use mainstay_core::commit::Refused;
+use mainstay_core::nodes::DrainError;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
 use tracing::{error, warn};
@@ -56,11 +57,14 @@ kinds! {
     PluginNotFound NOT_FOUND "plugin-not-found" "There is no such plugin";
     ApprovalNotFound NOT_FOUND "approval-not-found" "Nobody asks for this approval";
     MediaNotFound NOT_FOUND "media-not-found" "There are no such media";
+    NodeNotFound NOT_FOUND "node-not-found" "There is no such node";
     NoMethod METHOD_NOT_ALLOWED "method-not-allowed" "The resource has no such method";
     Conflict CONFLICT "conflict" "The id is held by something else";
     Busy CONFLICT "busy" "The session is busy";
     InputSettled CONFLICT "input-settled" "The input can no longer be changed";
     ApprovalAnswered CONFLICT "approval-answered" "The request was answered already";
+    NodeOver CONFLICT "node-over" "The node has ended";
+    NodeDraining CONFLICT "node-draining" "The node drains already";
     NothingThere CONFLICT "nothing-there" "There is nothing to do it to";
     Imported CONFLICT "session-imported" "The session belongs to another store";
     Held CONFLICT "session-held" "The session is held back";
@@ -155,6 +159,28 @@ impl From<StoreError> for Problem {
                 Self::new(Kind::Internal, detail)
             }
         }
+    }
+}
+
+impl From<DrainError> for Problem {
+    fn from(error: DrainError) -> Self {
+        let (kind, hint) = match &error {
+            DrainError::Unknown(_) => (Kind::NodeNotFound, "List the nodes with GET /v1/nodes."),
+            DrainError::Gone(_) => (
+                Kind::NodeOver,
+                "Its sessions go on at the others by themselves.",
+            ),
+            DrainError::Stopped(_) => (Kind::NodeOver, "There is nothing left to do."),
+            DrainError::Draining(_) => (
+                Kind::NodeDraining,
+                "It ends once what it runs is settled; see GET /v1/nodes.",
+            ),
+            DrainError::Store(_) => (Kind::Unavailable, ""),
+        };
+        if let DrainError::Store(error) = error {
+            return error.into();
+        }
+        Self::new(kind, format!("{} {hint}", sentence(&error.to_string())))
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+pub use mainstay_core::bound::Missing;
 use mainstay_core::claim::{Claim, Phase};
 use mainstay_core::coordinator::{RunOutcome, Terminal};
 use mainstay_core::event::{Delivery, Forked, InterruptReason, Parent, TurnOutcome};
 use mainstay_core::history::ModelRef;
 use mainstay_core::id::{Digest, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Part;
+use mainstay_core::nodes::{NodeRow, NodeState};
 use mainstay_core::outbox::Child;
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::policy::Resume;
@@ -77,6 +79,10 @@ pub struct Session {
     pub usage: Totals,
     #[serde(default)]
     pub claim: Option<ClaimView>,
+    /// Components that its open step is bound to and that are not there. It goes on by itself once they
+    /// are. Told of a single session, not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Missing>,
 }
 
 /// Who runs a session.
@@ -176,6 +182,7 @@ impl Session {
             cancelled: session.cancelled,
             usage: session.usage,
             claim: claim.map(ClaimView::from),
+            missing: Vec::new(),
         }
     }
 }
@@ -510,7 +517,10 @@ pub struct Collected {
     /// Events whose bodies became stubs.
     pub bodies: u64,
     pub body_bytes: u64,
-    /// All of it but sessions.
+    /// Rows of nodes that ended long ago.
+    #[serde(default)]
+    pub nodes: u64,
+    /// All of it but sessions and nodes.
     pub bytes: u64,
 }
 
@@ -522,6 +532,60 @@ pub struct CollectedComponent {
     pub name: String,
     pub version: String,
     pub bytes: u64,
+}
+
+/// A node: one start of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// The owner that its claims name.
+    pub id: OwnerId,
+    pub state: NodeState,
+    /// Of its build.
+    pub version: String,
+    /// Where its server answers.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// What its machine is called.
+    #[serde(default)]
+    pub host: Option<String>,
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// Executions that it takes at most.
+    pub capacity: u32,
+    /// Executions that it had at its last renewal.
+    pub load: u32,
+    /// Claims that name it now, expired ones too.
+    pub claims: u64,
+    pub started_at: Millis,
+    /// Its last renewal.
+    pub seen_at: Millis,
+    /// Without another renewal it is gone then.
+    pub expires_at: Millis,
+    #[serde(default)]
+    pub stopped_at: Option<Millis>,
+}
+
+impl Node {
+    /// From its row, at `now` of the store's clock.
+    #[must_use]
+    pub fn new(row: &NodeRow, now: Millis) -> Self {
+        let identity = &row.identity;
+        Self {
+            id: identity.owner,
+            state: row.state(now),
+            version: identity.version.clone(),
+            address: identity.address.clone(),
+            host: identity.host.clone(),
+            pid: identity.pid,
+            capacity: row.capacity,
+            load: row.load,
+            claims: row.claims,
+            started_at: row.started_at,
+            seen_at: row.seen_at,
+            expires_at: row.expires_at,
+            stopped_at: row.stopped_at,
+        }
+    }
 }
 
 /// How far behind the host is.
@@ -541,6 +605,14 @@ pub struct Health {
     pub due_sessions: u64,
     /// Milliseconds since the oldest of them last changed.
     pub oldest_due_wake_ms: Option<u64>,
+    /// Milliseconds since this node's recovery loop last was through with a look for work.
+    pub last_look_ms: u64,
+    /// Its last renewal was confirmed.
+    pub renews: bool,
+    /// It has no free place.
+    pub full: bool,
+    /// It takes no more.
+    pub draining: bool,
     /// What is wrong, in words.
     #[serde(default)]
     pub detail: Option<String>,

@@ -1,48 +1,39 @@
-//! Health means lag: a process that lives and settles nothing is not well.
+//! Health means lag: a process that lives and settles nothing is not well. What the node tells of its
+//! own loop needs no store, so a store that does not answer is told too, and waited for by nobody.
+
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use mainstay_core::coordinator::Pulse;
+use mainstay_core::nodes::Lag;
+use tracing::warn;
 
-use crate::error::Result;
 use crate::state::ServerState;
 use crate::wire::{Health, HealthStatus};
 
-/// Rows that are looked at.
-const SCAN: u32 = 1024;
-/// Due sessions whose age is looked up.
-const AGES: usize = 16;
+/// How long the store may take to tell its lag.
+const ANSWER: Duration = Duration::from_secs(5);
 
-pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode, Json<Health>)> {
+pub(crate) async fn show(State(state): State<ServerState>) -> (StatusCode, Json<Health>) {
     let node = state.node();
-    let store = node.store();
-    let scan = store.scan(SCAN).await?;
-    let now = store.now().await?;
-    let oldest_expired = scan
-        .expired
-        .iter()
-        .map(|claim| now.saturating_sub(claim.expires_at))
-        .max();
-    let mut oldest_due = None;
-    for session in scan.due.iter().take(AGES) {
-        if let Some(tail) = store.tail(*session).await?
-            && tail.claim.is_none()
-            && tail.is_runnable()
-        {
-            oldest_due = oldest_due.max(Some(now.saturating_sub(tail.session.updated_at)));
+    let lag = match tokio::time::timeout(ANSWER, node.store().lag()).await {
+        Ok(Ok(lag)) => Some(lag),
+        Ok(Err(error)) => {
+            warn!(
+                error = mainstay_core::chain(&error),
+                "the store gave no lag"
+            );
+            None
         }
-    }
-    let limit = u64::try_from(state.options().lag_limit.as_millis()).unwrap_or(u64::MAX);
-    let detail = match (oldest_expired, oldest_due) {
-        (Some(age), _) if age > limit => Some(format!(
-            "Recovery stands still: a claim expired {age} ms ago and is not settled. See the host's log."
-        )),
-        (_, Some(age)) if age > limit => Some(format!(
-            "Sessions do not start: one has been runnable for {age} ms and nothing has taken it. See the host's log."
-        )),
-        _ => None,
+        Err(_) => None,
     };
+    let pulse = node.pulse();
+    let limit = u64::try_from(state.options().lag_limit.as_millis()).unwrap_or(u64::MAX);
+    let detail = trouble(pulse, lag, limit);
     let bad = detail.is_some();
+    let lag = lag.unwrap_or_default();
     let health = Health {
         status: if bad {
             HealthStatus::Lagging
@@ -52,10 +43,14 @@ pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode
         owner: node.owner(),
         version: env!("CARGO_PKG_VERSION").into(),
         projection_lag: 0,
-        expired_claims: scan.expired.len() as u64,
-        oldest_expired_claim_ms: oldest_expired,
-        due_sessions: scan.due.len() as u64,
-        oldest_due_wake_ms: oldest_due,
+        expired_claims: lag.expired,
+        oldest_expired_claim_ms: lag.oldest_expired_ms,
+        due_sessions: lag.due,
+        oldest_due_wake_ms: lag.oldest_due_ms,
+        last_look_ms: pulse.looked_ms,
+        renews: pulse.renews,
+        full: pulse.full,
+        draining: pulse.draining,
         detail,
     };
     let status = if bad {
@@ -63,5 +58,85 @@ pub(crate) async fn show(State(state): State<ServerState>) -> Result<(StatusCode
     } else {
         StatusCode::OK
     };
-    Ok((status, Json(health)))
+    (status, Json(health))
+}
+
+/// What is wrong, the nearest to the cause first. A node that drains looks for nothing, and one that is
+/// full is behind and well.
+fn trouble(pulse: Pulse, lag: Option<Lag>, limit: u64) -> Option<String> {
+    let Some(lag) = lag else {
+        return Some("The store does not answer. See whether it runs, and the host's log.".into());
+    };
+    if pulse.draining {
+        return None;
+    }
+    if pulse.looked_ms > limit {
+        return Some(format!(
+            "Recovery stands still: its last look for work was {} ms ago. See the host's log.",
+            pulse.looked_ms
+        ));
+    }
+    match (lag.oldest_expired_ms, lag.oldest_due_ms) {
+        (Some(age), _) if age > limit => Some(format!(
+            "Recovery stands still: a claim expired {age} ms ago and is not settled. See the host's log."
+        )),
+        (_, Some(age)) if age > limit && !pulse.full => Some(format!(
+            "Sessions do not start: one has been runnable for {age} ms and nothing has taken it. See the host's log."
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: Pulse = Pulse {
+        looked_ms: 900,
+        renews: true,
+        full: false,
+        draining: false,
+    };
+
+    #[test]
+    fn api_11_the_lag_that_is_too_long_is_named() {
+        let told = |pulse, lag| trouble(pulse, lag, 1_000);
+        let none = Some(Lag::default());
+        assert_eq!(told(WELL, none), None);
+        let still = Pulse {
+            looked_ms: 1_001,
+            ..WELL
+        };
+        assert!(told(still, none).unwrap().contains("1001 ms ago"));
+        assert_eq!(
+            told(
+                Pulse {
+                    draining: true,
+                    ..still
+                },
+                none
+            ),
+            None
+        );
+        let expired = Lag {
+            oldest_expired_ms: Some(1_002),
+            ..Lag::default()
+        };
+        assert!(
+            told(WELL, Some(expired))
+                .unwrap()
+                .contains("expired 1002 ms")
+        );
+        let due = Lag {
+            oldest_due_ms: Some(1_003),
+            ..Lag::default()
+        };
+        assert!(
+            told(WELL, Some(due))
+                .unwrap()
+                .contains("runnable for 1003 ms")
+        );
+        assert_eq!(told(Pulse { full: true, ..WELL }, Some(due)), None);
+        assert!(told(WELL, None).unwrap().contains("does not answer"));
+    }
 }

@@ -9,6 +9,7 @@ mod health;
 mod input;
 mod media;
 mod message;
+mod node;
 mod openapi;
 mod plugin;
 mod session;
@@ -68,6 +69,8 @@ pub(crate) fn all(state: &ServerState) -> Router<ServerState> {
             "/plugins/{kind}/{alias}",
             put(plugin::alias).delete(plugin::remove),
         )
+        .route("/nodes", get(node::list))
+        .route("/nodes/{node}/drain", post(node::drain))
         .route("/gc", post(gc::collect))
         .route("/health", get(health::show))
         .route("/openapi.json", get(openapi::show))

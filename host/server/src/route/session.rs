@@ -235,5 +235,16 @@ pub(super) async fn find(state: &ServerState, id: SessionId) -> Result<Session> 
 }
 
 async fn view(state: &ServerState, tail: &Tail) -> Result<Session> {
-    Ok(Session::from_tail(tail, state.node().store().now().await?))
+    let now = state.node().store().now().await?;
+    let mut session = Session::from_tail(tail, now);
+    // What runs has what it needs.
+    if tail.step.is_some()
+        && tail
+            .claim
+            .as_ref()
+            .is_none_or(|claim| claim.expires_at <= now)
+    {
+        session.missing = state.node().missing(tail).await;
+    }
+    Ok(session)
 }
