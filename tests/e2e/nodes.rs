@@ -234,6 +234,147 @@ async fn node_3_a_deploy_hands_over_at_once_and_counts_no_attempt() {
     b.kill().await;
 }
 
+/// The nodes as one of them lists them, by their ids.
+async fn nodes(node: &Server) -> Vec<Value> {
+    let (status, page) = node.get("/nodes").await;
+    assert_eq!(status, 200, "{page}");
+    page["items"].as_array().unwrap().clone()
+}
+
+/// Which of the nodes in a list a server is.
+fn which<'n>(nodes: &'n [Value], server: &Server) -> &'n Value {
+    let is = |node: &&Value| node["address"] == server.address.as_str();
+    nodes.iter().find(is).expect("it has a row")
+}
+
+/// Waits until a node is listed as that.
+async fn listed(at: &Server, id: &Value, state: &str) -> Vec<Value> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let nodes = nodes(at).await;
+        let found = nodes.iter().find(|node| node["id"] == *id);
+        if found.is_some_and(|node| node["state"] == state) {
+            return nodes;
+        }
+        assert!(Instant::now() < deadline, "never {state}: {nodes:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What `mainstay node …` gives at a node: whether it went well, and its lines.
+async fn node_command(world: &World, at: &Server, args: &[&str]) -> (bool, Vec<Value>, String) {
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command
+        .args(["--server", &at.address, "--json", "node"])
+        .args(args)
+        .env("HOME", world.folder.path())
+        .env("NO_PROXY", "127.0.0.1");
+    let done = command.output().await.unwrap();
+    let lines = String::from_utf8(done.stdout).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let said = String::from_utf8(done.stderr).unwrap();
+    (done.status.success(), lines.collect(), said)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_7_three_nodes_of_which_one_was_killed_are_listed() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let c = world.node("c").await;
+    let id = session(&a).await;
+    let words = "word ".repeat(4000);
+    prompt(&a, &id, &format!("slow 100 {words}"), "queue").await;
+    let owner = owners(&seen(&b, &id, |event| event["type"] == "step.output").await).remove(0);
+
+    // Each has told of itself before it answers for long.
+    let deadline = Instant::now() + DEADLINE;
+    let all = loop {
+        let all = nodes(&b).await;
+        if all.len() == 3 {
+            break all;
+        }
+        assert!(Instant::now() < deadline, "{all:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    for (server, claims) in [(&a, 1), (&b, 0), (&c, 0)] {
+        let node = which(&all, server);
+        assert_eq!(node["state"], "live");
+        assert_eq!(node["claims"], claims, "{node}");
+        assert_eq!(node["capacity"], 1024);
+        assert_eq!(node["pid"], server.child.id().unwrap());
+        assert!(node["started_at"].as_u64() <= node["seen_at"].as_u64());
+        assert_eq!(
+            node["expires_at"].as_u64().unwrap() - node["seen_at"].as_u64().unwrap(),
+            3_000
+        );
+    }
+    assert_eq!(which(&all, &a)["id"], owner.as_str());
+
+    let killed = which(&all, &c)["id"].clone();
+    c.kill().await;
+    let after = listed(&a, &killed, "gone").await;
+    let gone = after.iter().find(|node| node["id"] == killed).unwrap();
+    // Not before its lease had run out.
+    assert!(gone["stopped_at"].is_null());
+    for server in [&a, &b] {
+        assert_eq!(which(&after, server)["state"], "live");
+    }
+    let (well, lines, said) = node_command(&world, &b, &["list"]).await;
+    assert!(well, "{said}");
+    let states: Vec<&str> = lines
+        .iter()
+        .map(|node| node["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(states, ["live", "live", "gone"]);
+    a.kill().await;
+    b.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_3_a_node_that_is_asked_to_drain_through_another_hands_over_and_ends() {
+    let Some(world) = World::new() else { return };
+    let (mut a, b) = (world.node("a").await, world.node("b").await);
+    let id = session(&a).await;
+    prompt(&a, &id, &format!("{SLOW}\nthen\nsay over"), "queue").await;
+    let owner = owners(&seen(&b, &id, |event| event["type"] == "step.output").await).remove(0);
+    let (well, _, said) = node_command(&world, &b, &["drain", &owner]).await;
+    assert!(well, "{said}");
+    let status = tokio::time::timeout(DEADLINE, a.child.wait()).await;
+    assert!(status.expect("it ends").unwrap().success());
+    b.idle(&id).await;
+    let events = b.events(&id).await;
+    log::check(&events);
+    let ran = owners(&events);
+    assert_eq!(ran[0], owner);
+    assert!(
+        ran.len() > 1 && ran[1..].iter().all(|other| *other != owner),
+        "{ran:?}"
+    );
+    assert!(events.iter().all(|e| e["data"]["reason"] != "crash"));
+    let (_, shown) = b.get(&format!("/sessions/{id}")).await;
+    assert_eq!(shown["attempts"].as_u64().unwrap_or(0), 0, "{shown}");
+
+    // It said that it ended, and who asks again is told so.
+    let owner = Value::from(owner);
+    let nodes = listed(&b, &owner, "stopped").await;
+    assert_eq!(which(&nodes, &b)["state"], "live");
+    let unknown = "01890a5d-ac96-774b-bcce-b302099a8057";
+    for (id, expected, kind) in [
+        (owner.as_str().unwrap(), 409, "node-over"),
+        (unknown, 404, "node-not-found"),
+    ] {
+        let path = format!("/nodes/{id}/drain");
+        let (status, problem) = b.post(&path, json!({})).await;
+        assert_eq!(status, expected, "{problem}");
+        assert_eq!(problem["type"], format!("urn:mainstay:problem:{kind}"));
+    }
+    let (well, _, said) = node_command(&world, &b, &["drain", owner.as_str().unwrap()]).await;
+    assert!(!well && said.contains("has stopped"), "{said}");
+    b.kill().await;
+}
+
 /// Installs a component at a node. Gives its digest.
 async fn install(node: &Server, alias: &str, component: Vec<u8>) -> String {
     let answer = node

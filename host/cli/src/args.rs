@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use mainstay_core::id::{Seq, SessionId};
+use mainstay_core::id::{OwnerId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 
 use crate::error::EXIT_CODES;
@@ -111,6 +111,9 @@ pub(crate) enum Command {
     /// Look at plugins and change them
     #[command(subcommand)]
     Plugin(Plugin),
+    /// Look at the nodes of a store, and drain one
+    #[command(subcommand)]
+    Node(Node),
     /// Ask a runner for what is recorded and say where it would decide otherwise
     Replay(Replay),
     /// Examine the store and say whether what must hold does
@@ -276,6 +279,18 @@ pub(crate) enum Session {
     TakeOver { id: SessionId },
     /// Remove a session with its history
     Delete { id: SessionId },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Node {
+    /// List nodes: those that live, and those that ended lately
+    List,
+    /// Ask a node to take no more, hand over what it has, and end
+    #[command(
+        after_help = "The node reads it with its next renewal, within half a lease at most. Its sessions go on at \
+                            the other nodes. Any node can be asked through any other."
+    )]
+    Drain { id: OwnerId },
 }
 
 #[derive(Debug, Subcommand)]

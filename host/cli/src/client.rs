@@ -7,12 +7,12 @@ use mainstay_core::access::Access;
 use mainstay_core::event::{Delivery, Record};
 use mainstay_core::export::Imported;
 use mainstay_core::history::{Item, ModelRef};
-use mainstay_core::id::{InputId, Seq, SessionId};
+use mainstay_core::id::{InputId, OwnerId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
 use mainstay_server::wire::{
     Admitted, Approval, Collect, Collected, Configure, Interrupted, ModelName, NewAlias, NewAnswer,
-    NewInput, NewInterrupt, NewPlugin, NewSession, PROBLEM, Page, Plugin, ProblemBody, Session,
-    Synced,
+    NewInput, NewInterrupt, NewPlugin, NewSession, Node, PROBLEM, Page, Plugin, ProblemBody,
+    Session, Synced,
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -216,6 +216,19 @@ impl Client {
         Ok(page.items)
     }
 
+    pub(crate) async fn nodes(&self) -> Result<Vec<Node>> {
+        let page: Page<Node> = self.get("/nodes").await?;
+        Ok(page.items)
+    }
+
+    /// Asks a node to drain, whichever this server is.
+    pub(crate) async fn drain(&self, id: OwnerId) -> Result<()> {
+        let path = format!("/nodes/{id}/drain");
+        self.answer(self.request(Method::POST, &path))
+            .await
+            .map(drop)
+    }
+
     pub(crate) async fn install(&self, bytes: Vec<u8>, alias: Option<&str>) -> Result<Plugin> {
         let path = match alias {
             Some(alias) => format!("/plugins?alias={}", escape(alias)),
@@ -356,6 +369,10 @@ impl Client {
             "plugin-not-found" => (
                 Code::NotFound,
                 Some("list the plugins with `mainstay plugin list`"),
+            ),
+            "node-not-found" => (
+                Code::NotFound,
+                Some("list the nodes with `mainstay node list`"),
             ),
             "session-held" => (
                 Code::Conflict,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::BoxError;
-use mainstay_core::port::{Clock as _, SystemClock};
+use mainstay_core::port::{Clock as _, StoreError, SystemClock};
+use mainstay_core::renewal::NODE_KEPT;
 use mainstay_server::wire::{Collect, Collected, CollectedComponent};
 use mainstay_store::{Retained, Retention};
 
@@ -35,9 +36,7 @@ pub(crate) struct Keep {
 impl Keep {
     fn retention(self) -> Retention {
         let now = SystemClock::default().wall();
-        let before = |keep: Duration| {
-            now.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX))
-        };
+        let before = |keep| now.saturating_sub(ms(keep));
         Retention {
             sessions_before: self.sessions.map(before),
             bodies_before: self.bodies.map(before),
@@ -78,6 +77,21 @@ impl Collector {
             keep,
         }
     }
+
+    /// Removes the rows of nodes that ended long ago.
+    async fn nodes(&self, dry_run: bool) -> Result<u64, StoreError> {
+        let (store, past) = (self.store.port(), ms(NODE_KEPT));
+        if !dry_run {
+            return store.nodes_forget(past).await;
+        }
+        let (rows, now) = store.nodes().await?;
+        let ended = rows.iter().filter_map(|row| row.ended_at(now));
+        Ok(ended.filter(|at| at.saturating_add(past) < now).count() as u64)
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[async_trait]
@@ -105,6 +119,7 @@ impl mainstay_server::Collector for Collector {
         }
         // After the components, so that their code goes with them.
         let code = self.plugins.sweep(found.kept, ask.dry_run).await?;
+        let nodes = self.nodes(ask.dry_run).await?;
         let components: Vec<CollectedComponent> = found
             .components
             .into_iter()
@@ -127,6 +142,7 @@ impl mainstay_server::Collector for Collector {
             sessions: retained.sessions,
             bodies: retained.bodies,
             body_bytes: retained.body_bytes,
+            nodes,
             bytes: of_components + code.bytes + found.blob_bytes + retained.body_bytes,
         })
     }

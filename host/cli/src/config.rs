@@ -284,6 +284,7 @@ struct NodeTable {
     cancel_grace: Option<Span>,
     max_attempts: Option<u32>,
     max_tries: Option<u32>,
+    capacity: Option<u32>,
     resume_concurrency: Option<usize>,
     model_first_byte: Option<Span>,
     model_idle: Option<Span>,
@@ -665,6 +666,7 @@ impl NodeTable {
         set(&mut settings.timeouts.total, self.model_total);
         settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
         settings.max_tries = self.max_tries.unwrap_or(settings.max_tries).max(1);
+        settings.capacity = self.capacity.unwrap_or(settings.capacity).max(1);
         settings.resume_concurrency = self
             .resume_concurrency
             .unwrap_or(settings.resume_concurrency)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mainstay_core::config::SharedConfig;
 use mainstay_core::id::OwnerId;
 use mainstay_core::node::{Node, Ports};
+use mainstay_core::nodes::Identity;
 use mainstay_core::port::SystemClock;
 use mainstay_server::{Options, ServerState, serve};
 use tokio::net::TcpListener;
@@ -22,6 +23,7 @@ use crate::config::Loaded;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
 use crate::plugins::Plugins;
+use crate::signals;
 use crate::watch::Watch;
 
 /// How the server is reached.
@@ -55,6 +57,8 @@ pub(crate) struct Host {
     keeper: AbortOnDropHandle<()>,
     /// Hears what other nodes write.
     follower: AbortOnDropHandle<()>,
+    /// Ends this process once somebody asks the node to drain.
+    drainer: AbortOnDropHandle<()>,
     /// Loads what appears in the folder of plugins.
     watcher: Option<AbortOnDropHandle<()>>,
 }
@@ -109,7 +113,30 @@ impl Host {
             clock,
         };
         let config = Arc::new(SharedConfig::new(loaded.config));
-        let node = Node::start(ports, loaded.settings, config);
+        let near = match bound.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let address = format!("http://{}", SocketAddr::new(near, bound.port()));
+        // For others, a name is worth more than an address that only this machine knows.
+        let told = match listen.hosts.first() {
+            Some(name) => format!("http://{name}:{}", bound.port()),
+            None => address.clone(),
+        };
+        let identity = Identity {
+            owner,
+            version: env!("CARGO_PKG_VERSION").into(),
+            address: Some(told),
+            host: machine(),
+            ..Identity::default()
+        };
+        let node = Node::start_as(identity, ports, loaded.settings, config);
+        let asked = Arc::clone(&node);
+        let drainer = AbortOnDropHandle::new(tokio::spawn(async move {
+            asked.drain_asked().await;
+            signals::raise();
+        }));
 
         let mut hosts = listen.hosts;
         if !bound.ip().is_unspecified() {
@@ -129,12 +156,6 @@ impl Host {
         let stop = CancellationToken::new();
         let server = tokio::spawn(serve(listener, state, stop.clone().cancelled_owned()));
 
-        let near = match bound.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
-            ip => ip,
-        };
-        let address = format!("http://{}", SocketAddr::new(near, bound.port()));
         store.publish(Some(address.clone())).map_err(|error| {
             Error::new(Code::Unavailable, "cannot write the lock file of the store").because(&error)
         })?;
@@ -146,6 +167,7 @@ impl Host {
             stop,
             keeper,
             follower,
+            drainer,
             watcher,
         })
     }
@@ -156,6 +178,7 @@ impl Host {
         self.stop.cancel();
         self.keeper.abort();
         self.follower.abort();
+        self.drainer.abort();
         drop(self.watcher);
         let mut shutdown = std::pin::pin!(self.node.shutdown());
         tokio::select! {
@@ -173,4 +196,12 @@ impl Host {
         let _ = self.store.publish(None);
         self.store.close().await;
     }
+}
+
+/// What this machine is called, as far as it can be told without asking it.
+fn machine() -> Option<String> {
+    let kernel = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = std::env::var("HOSTNAME").ok().or_else(kernel)?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }

@@ -99,6 +99,14 @@ pub(crate) fn session(session: &Session, now: Millis) -> Vec<String> {
     }
     lines.extend(place(session));
     lines.extend(parked(session, now));
+    for missing in &session.missing {
+        lines.push(format!(
+            "missing   {} {} (sha256:{}): install that component, and the session goes on",
+            missing.kind,
+            tame(&missing.alias),
+            tame(&missing.digest).yellow()
+        ));
+    }
     if let Some(held) = &session.held {
         lines.push(format!("held      {}", tame(held).yellow()));
     }

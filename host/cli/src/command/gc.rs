@@ -97,6 +97,9 @@ fn tell(context: &Context, collected: &Collected) -> Result<()> {
             collected.bodies
         ))?;
     }
+    if collected.nodes > 0 {
+        printer.line(format!("{} nodes that ended long ago", collected.nodes))?;
+    }
     printer.note(if collected.dry_run {
         format!(
             "nothing was removed; without --dry-run, {} go",

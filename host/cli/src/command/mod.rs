@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod gc;
 mod migrate;
+mod node;
 mod plugin;
 pub(crate) mod replay;
 mod run;
@@ -27,6 +28,7 @@ pub(crate) async fn dispatch(context: &Context, command: Command) -> Result<()> 
         Command::Chat(args) => chat::chat(context, args).await,
         Command::Serve(args) => serve::serve(context, args).await,
         Command::Session(args) => session::session(context, args).await,
+        Command::Node(args) => node::node(context, args).await,
         Command::Plugin(args) => plugin::plugin(context, args).await,
         Command::Replay(args) => replay::replay(context, args).await,
         Command::Doctor(args) => doctor::doctor(context, &args).await,

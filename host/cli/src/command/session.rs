@@ -92,7 +92,13 @@ async fn show(context: &Context, id: SessionId) -> Result<()> {
                 through: tail.session.head,
             };
             let items = store.items(id, range, Order::NewestFirst, HISTORY).await?;
-            (wire::Session::from_tail(&tail, UNOWNED), items)
+            let mut session = wire::Session::from_tail(&tail, UNOWNED);
+            for need in mainstay_core::bound::needs(&tail) {
+                if store.plugin(&need.digest).await?.is_none() {
+                    session.missing.push(need);
+                }
+            }
+            (session, items)
         }
     };
     items.reverse();
