@@ -8,7 +8,7 @@ pub mod link;
 pub mod scripts;
 pub mod stage;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,6 +67,8 @@ pub struct Decided {
     pub slow_ms: AtomicU64,
     /// Every view, as it was shown.
     pub views: Mutex<Vec<View>>,
+    /// Digests of components that are nowhere to be had.
+    pub gone: Mutex<HashSet<String>>,
     watch: Mutex<Option<Arc<Watch>>>,
 }
 
@@ -92,6 +94,7 @@ impl Decided {
             asked: AtomicUsize::new(0),
             slow_ms: AtomicU64::new(0),
             views: Mutex::default(),
+            gone: Mutex::default(),
             watch: Mutex::default(),
         }
     }
@@ -281,6 +284,9 @@ impl Plugins for Decided {
     }
 
     async fn info(&self, digest: &str) -> Result<Option<Arc<PluginInfo>>, BoxError> {
+        if self.gone.lock().unwrap().contains(digest) {
+            return Ok(None);
+        }
         let Some(alias) = digest.strip_prefix(RUNNER) else {
             return self.scripted.info(digest).await;
         };

@@ -181,10 +181,16 @@ async fn left_behind(stage: &Stage, resumed: bool, end: Option<End>) -> SessionI
             end,
         })
     };
+    let mut step = build::step_started(build::call_model());
+    if let EventBody::StepStarted(step) = &mut step
+        && let Some(provider) = &mut step.provider
+    {
+        provider.digest = "provider-digest".into();
+    }
     let events = vec![
         build::turn_started(),
         EventBody::InputPromoted { input },
-        build::step_started(build::call_model()),
+        step,
     ];
     stage.write(session, append(events, None)).await.unwrap();
     if end.is_some() {
