@@ -1,20 +1,24 @@
 //! How many transactions a turn costs on Postgres: no more than on SQLite. Nothing here depends on how
 //! fast the machine is: what a slow decision or a long answer adds is kept out by generous settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_core::claim::Fence;
+use mainstay_core::commit::{Commit, Write};
 use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Toolbox};
 use mainstay_core::event::{Delivery, SessionCreated};
-use mainstay_core::id::{InputId, SessionId};
+use mainstay_core::id::{InputId, OwnerId, SessionId};
 use mainstay_core::node::{Node, Ports};
+use mainstay_core::nodes::Identity;
 use mainstay_core::plugin::LocalEvent;
-use mainstay_core::port::{Dump, Store, SystemClock};
+use mainstay_core::port::{Clock as _, Dump, Store, SystemClock};
 use mainstay_store::{PostgresStore, postgres};
 use mainstay_test_simulation::invariant;
 use mainstay_test_simulation::plugins::{Scripted, call, results, say};
 use mainstay_test_simulation::world::prompt;
+use mainstay_test_support::build;
 
 const STEPS: usize = 50;
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -189,4 +193,87 @@ async fn store_8_nodes_share_the_work_without_notifications() {
     }
     let calls: usize = nodes.iter().map(|(.., plugins)| plugins.count("act")).sum();
     assert_eq!(calls, STEPS * sessions.len());
+}
+
+/// A node that tells of itself under the name that its store scans by, and whose model says one thing.
+async fn sayer(url: &str) -> Arc<Node> {
+    let identity = Identity::default();
+    let options = postgres::Options {
+        owner: identity.owner,
+        ..postgres::Options::default()
+    };
+    let ports = Ports {
+        store: Arc::new(PostgresStore::open(url, options).await.unwrap()),
+        plugins: Arc::new(Scripted::new(|_, _| say("done"))),
+        clock: Arc::new(SystemClock::default()),
+    };
+    let settings = Settings {
+        resume_concurrency: 64,
+        ..Settings::default()
+    };
+    let config = Arc::new(SharedConfig::new(config()));
+    Node::start_as(identity, ports, settings, config)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_2_neither_of_two_nodes_takes_all_of_a_hundred_orphans() {
+    const ORPHANS: usize = 100;
+    let Some(server) = mainstay_test_support::postgres::server() else {
+        return;
+    };
+    let url = server.database();
+    let store = PostgresStore::open(&url, postgres::Options::default()).await;
+    let store = store.unwrap();
+    // All of them run at a process that is gone, and whose leases end at the same instant.
+    let dead = OwnerId::new();
+    let mut fences = HashMap::new();
+    for _ in 0..ORPHANS {
+        let session = SessionId::new();
+        let fence = Fence {
+            owner: dead,
+            ..build::fence()
+        };
+        let created = SessionCreated {
+            agent: "default".into(),
+            ..SessionCreated::default()
+        };
+        let mut claim = build::claim(session, fence);
+        if let Write::Claim { lease_ms, .. } = &mut claim.write {
+            *lease_ms = DEADLINE.as_millis() as u64;
+        }
+        for commit in [
+            build::commit(session, Write::Create(created)),
+            build::admit(session, InputId::new(), Delivery::Queue, "go"),
+            claim,
+        ] {
+            // Lately, or it would ask before it goes on.
+            let at = SystemClock::default().wall();
+            store.commit(Commit { at, ..commit }).await.unwrap();
+        }
+        fences.insert(session, fence);
+    }
+    let nodes = [sayer(&url).await, sayer(&url).await];
+    let rows = async {
+        while store.nodes().await.unwrap().0.len() < nodes.len() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let rows = tokio::time::timeout(DEADLINE, rows).await;
+    rows.expect("both tell of themselves");
+    let all: Vec<Fence> = fences.values().copied().collect();
+    assert_eq!(store.renew(dead, &all, 0).await.unwrap().len(), ORPHANS);
+
+    let mut ran: HashMap<OwnerId, usize> = HashMap::new();
+    for session in fences.keys() {
+        let dump = idle(&store, *session).await;
+        let [first, then] = &dump.executions[..] else {
+            panic!("run once again: {:?}", dump.executions);
+        };
+        assert_eq!(first.owner, dead);
+        *ran.entry(then.owner).or_default() += 1;
+    }
+    for node in &nodes {
+        let own = ran.get(&node.owner()).copied().unwrap_or_default();
+        assert!(own >= ORPHANS / 5, "{ran:?}");
+    }
 }
