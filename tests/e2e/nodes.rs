@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use mainstay_test_guests::successor;
 use mainstay_test_support::postgres;
 use serde_json::{Value, json};
+use sqlx::Connection as _;
 use support::{DEADLINE, Server, log, mainstay};
 
 /// A database of nodes, each with a home of its own.
@@ -34,6 +35,13 @@ model = "parrot"
 runner = "mine"
 provider = "parrot"
 model = "parrot"
+
+[agents.bound]
+provider = "own"
+model = "parrot"
+
+[providers.own]
+plugin = "own-parrot"
 
 [node]
 lease = "3s"
@@ -430,6 +438,92 @@ async fn node_8_a_component_loaded_at_one_node_runs_and_moves_at_the_other() {
     assert_eq!(decided_by(&events), second);
     log::check(&events);
     a.kill().await;
+    b.kill().await;
+}
+
+/// The shipped provider under another digest: a component that is followed by a section of a name.
+async fn own_parrot(database: &mut sqlx::PgConnection) -> Vec<u8> {
+    let mut component: Vec<u8> = sqlx::query_scalar(
+        "SELECT bytes FROM plugin JOIN alias USING (digest)
+          WHERE alias.kind = 'provider' AND alias.alias = 'parrot'",
+    )
+    .fetch_one(database)
+    .await
+    .unwrap();
+    let name = b"own";
+    let length = u8::try_from(name.len()).unwrap();
+    component.extend([0, length + 1, length]);
+    component.extend(name);
+    component
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_6_a_step_whose_component_is_gone_says_so_and_goes_on_once_it_is_back() {
+    let Some(world) = World::new() else { return };
+    let mut a = world.node("a").await;
+    let mut database = sqlx::PgConnection::connect(&world.url).await.unwrap();
+    let component = own_parrot(&mut database).await;
+    let digest = install(&a, "own-parrot", component.clone()).await;
+    let (status, made) = a.post("/sessions", json!({ "agent": "bound" })).await;
+    assert!(status < 300, "{made}");
+    let id = made["id"].as_str().unwrap();
+    // Its first word comes long after A has ended.
+    prompt(&a, id, "slow 10000 one", "queue").await;
+    seen(&a, id, |event| event["type"] == "step.started").await;
+    let pid = rustix::process::Pid::from_raw(a.child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let ended = tokio::time::timeout(DEADLINE, a.child.wait()).await;
+    ended.expect("it ends").unwrap();
+    let removed = sqlx::query("DELETE FROM plugin WHERE digest = $1")
+        .bind(&digest)
+        .execute(&mut database)
+        .await
+        .unwrap();
+    assert_eq!(removed.rows_affected(), 1);
+
+    let b = world.node("b").await;
+    let before = seen(&b, id, |event| event["type"] == "step.recovered").await;
+    b.says("bound to components that are not there").await;
+    let (_, shown) = b.get(&format!("/sessions/{id}")).await;
+    let missing = json!([{ "digest": digest, "kind": "provider", "alias": "own" }]);
+    assert_eq!(shown["missing"], missing, "{shown}");
+    assert_eq!(
+        (&shown["status"], &shown["attempts"]),
+        (&json!("due"), &json!(0))
+    );
+    // A prompt waits with it, and another component under that name is not taken for it.
+    let mut other = component.clone();
+    *other.last_mut().unwrap() = b'x';
+    let other = install(&b, "own-parrot", other).await;
+    assert_ne!(other, digest);
+    prompt(&b, id, "say and this", "queue").await;
+    let third = session(&b).await;
+    prompt(&b, &third, "say hello", "queue").await;
+    b.idle(&third).await;
+    let after = b.events(id).await;
+    assert_eq!(owners(&after).len(), 1, "{after:#?}");
+    let recorded = |events: &[Value]| {
+        let recorded = events.iter().filter(|e| e["type"] == "recovery.recorded");
+        recorded.count()
+    };
+    assert_eq!((recorded(&before), recorded(&after)), (1, 1));
+
+    install(&b, "own-parrot", component).await;
+    b.idle(id).await;
+    let events = b.events(id).await;
+    log::check(&events);
+    let (_, shown) = b.get(&format!("/sessions/{id}")).await;
+    assert!(shown["missing"].is_null(), "{shown}");
+    assert_eq!(shown["attempts"], 0);
+    // The first step was asked again under what it was decided with, and nothing is left over.
+    let started = events.iter().filter(|e| e["type"] == "step.started");
+    let digests: Vec<&Value> = started.map(|e| &e["data"]["provider"]["digest"]).collect();
+    assert!(
+        digests.iter().all(|found| **found == json!(digest)),
+        "{digests:?}"
+    );
+    let ended = events.iter().filter(|e| e["type"] == "turn.ended").count();
+    assert_eq!(ended, 2, "{events:#?}");
     b.kill().await;
 }
 
