@@ -383,6 +383,87 @@ async fn node_3_a_node_that_is_asked_to_drain_through_another_hands_over_and_end
     b.kill().await;
 }
 
+/// What a client that follows a session at a node has been shown.
+#[derive(Default)]
+struct Watched {
+    /// The answer as it came: live where that was first.
+    shown: String,
+    /// Of it, what is not stored yet.
+    ahead: String,
+    stored: String,
+    live: usize,
+}
+
+impl Watched {
+    /// One event of the stream. True at the end of the turn.
+    fn told(&mut self, kind: &str, data: &Value) -> bool {
+        match kind {
+            "live" if data["type"] == "text" => {
+                let text = data["text"].as_str().unwrap();
+                self.live += 1;
+                self.shown.push_str(text);
+                self.ahead.push_str(text);
+            }
+            "step.output" => {
+                for piece in data["data"]["pieces"].as_array().unwrap() {
+                    let Some(text) = piece["text"].as_str() else {
+                        continue;
+                    };
+                    self.stored.push_str(text);
+                    if let Some(rest) = self.ahead.strip_prefix(text) {
+                        self.ahead = rest.to_owned();
+                    } else {
+                        let rest = text.strip_prefix(self.ahead.as_str());
+                        self.shown
+                            .push_str(rest.expect("what came live is what is stored"));
+                        self.ahead.clear();
+                    }
+                }
+            }
+            _ => {}
+        }
+        kind == "turn.ended"
+    }
+}
+
+/// Follows a session at a node until its turn ends.
+async fn watch(node: &Server, session: &str) -> Watched {
+    let url = format!("{}/v1/sessions/{session}/events", node.address);
+    let request = node.http.get(url).header("accept", "text/event-stream");
+    let mut answer = request.send().await.unwrap();
+    let (mut watched, mut buffer) = (Watched::default(), Vec::new());
+    loop {
+        let chunk = tokio::time::timeout(DEADLINE, answer.chunk()).await;
+        let chunk = chunk.expect("it goes on").unwrap().expect("it is open");
+        buffer.extend(chunk);
+        while let Some(end) = buffer.windows(2).position(|two| two == b"\n\n") {
+            let event = String::from_utf8(buffer.drain(..end + 2).collect()).unwrap();
+            let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+            if let (Some(kind), Some(data)) = (field("event: "), field("data: "))
+                && watched.told(kind, &serde_json::from_str(data).unwrap())
+            {
+                return watched;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn live_text_of_a_session_that_runs_elsewhere_comes_before_it_is_stored() {
+    let Some(world) = World::new() else { return };
+    let (a, b) = (world.node("a").await, world.node("b").await);
+    let id = session(&a).await;
+    let words: String = (0..150).map(|n| format!("wörd{n} ")).collect();
+    prompt(&a, &id, &format!("slow 60 {words}"), "queue").await;
+    let watched = watch(&b, &id).await;
+    assert!(watched.live > 10, "{} live events", watched.live);
+    assert_eq!(watched.shown, watched.stored);
+    assert_eq!(watched.stored.split_whitespace().count(), 150);
+    assert_eq!(owners(&b.events(&id).await).len(), 1);
+    a.kill().await;
+    b.kill().await;
+}
+
 /// Installs a component at a node. Gives its digest.
 async fn install(node: &Server, alias: &str, component: Vec<u8>) -> String {
     let answer = node

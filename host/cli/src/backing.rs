@@ -10,10 +10,12 @@ use mainstay_core::port::{Clock, Store, StoreError};
 use mainstay_store::moving::Movable;
 use mainstay_store::postgres::{self, Hint};
 use mainstay_store::{Collected, PostgresStore, Report, Retained, Retention, SqliteStore};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::access;
 use crate::error::Result;
 use crate::paths::Paths;
+use crate::relay;
 
 /// What commands that only look or clear out are called at a database.
 const TOOL: &str = "mainstay tool";
@@ -111,6 +113,8 @@ impl Backing {
     /// once a poll too.
     pub(crate) async fn follow(self, node: Arc<Node>) {
         let Self::Postgres(store) = self else { return };
+        let relay = tokio::spawn(relay::run(Arc::clone(&store), Arc::clone(&node)));
+        let _relay = AbortOnDropHandle::new(relay);
         let mut hints = store.hints();
         while let Some(hint) = hints.next().await {
             if let Hint::Changed { session, seq } = hint {

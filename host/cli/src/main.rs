@@ -20,6 +20,7 @@ mod logs;
 mod paths;
 mod plugins;
 mod printer;
+mod relay;
 mod rules;
 mod show;
 mod signals;

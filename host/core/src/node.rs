@@ -15,7 +15,7 @@ use crate::edit;
 use crate::event::{Delivery, InputContent, Record, SessionCreated};
 use crate::history::Approval;
 use crate::id::{InputId, Millis, OwnerId, Seq, SessionId};
-use crate::live::{Hints, Hub, Live};
+use crate::live::{Hints, Hub, Relay, Watched};
 use crate::nodes::{DrainError, Identity, NodeRow, NodeState};
 use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
@@ -489,8 +489,14 @@ impl Node {
 
     /// Live events of a session from now on; a slow watcher misses some.
     #[must_use]
-    pub fn watch_live(&self, session: SessionId) -> tokio::sync::broadcast::Receiver<Live> {
+    pub fn watch_live(&self, session: SessionId) -> tokio::sync::broadcast::Receiver<Watched> {
         self.shared.hub.watch_live(session)
+    }
+
+    /// For whoever carries live events between nodes.
+    #[must_use]
+    pub fn relay(&self) -> Relay {
+        self.shared.hub.relay()
     }
 
     /// Another node wrote to a session, as its store tells: who follows it here looks at once.

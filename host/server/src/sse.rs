@@ -1,6 +1,7 @@
 //! The event stream of a session. Stored events bear their seq as id, so that a client that comes
 //! back with `Last-Event-ID` misses none and gets none twice.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use tracing::{info, warn};
 use crate::state::ServerState;
 use crate::wire::Synced;
 
+/// The type of the events that hold what was told live before.
+const OUTPUT: &str = "step.output";
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Follows a session from behind `after`. It ends when the client leaves or falls too far behind, when
@@ -41,6 +44,8 @@ async fn feed(state: ServerState, session: SessionId, after: Seq, sender: mpsc::
     // Watched before the first read, so that what is shown live is not shown late.
     let mut live = state.node().watch_live(session);
     let mut live_open = true;
+    // The newest output of the step that was met last.
+    let mut outputs: HashMap<Seq, Seq> = HashMap::new();
     let mut log = Box::pin(state.node().log(session, after, true));
     loop {
         let event = tokio::select! {
@@ -49,6 +54,12 @@ async fn feed(state: ServerState, session: SessionId, after: Seq, sender: mpsc::
             () = sender.closed() => return,
             followed = log.next() => match followed {
                 Some(Ok(Followed::Event(record))) => {
+                    if record.kind == OUTPUT
+                        && let Some(step) = record.data["step"].as_u64()
+                    {
+                        outputs.clear();
+                        outputs.insert(step, record.seq);
+                    }
                     let event = Event::default().id(record.seq.to_string()).event(&record.kind);
                     event.json_data(&record)
                 }
@@ -62,7 +73,9 @@ async fn feed(state: ServerState, session: SessionId, after: Seq, sender: mpsc::
             told = live.recv(), if live_open => match told {
                 Ok(told) => {
                     // Progress is not worth waiting for.
-                    if let Ok(event) = live_event(&told) {
+                    if !told.is_late(&outputs)
+                        && let Ok(event) = live_event(&told.event)
+                    {
                         let _ = sender.try_send(event);
                     }
                     continue;

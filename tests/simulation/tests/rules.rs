@@ -800,7 +800,7 @@ async fn model_11_a_message_rebuilt_from_the_log_is_what_watchers_joined() {
     let dump = world.idle(session).await;
     let mut joined = String::new();
     while let Ok(event) = live.try_recv() {
-        if let mainstay_core::live::Live::Text { text, .. } = event {
+        if let mainstay_core::live::Live::Text { text, .. } = event.event {
             joined.push_str(&text);
         }
     }

@@ -692,7 +692,7 @@ async fn int_1_what_watchers_saw_is_durable() {
     process.prompt(session, "go").await;
     let mut seen = String::new();
     while seen != "one two " {
-        if let mainstay_core::live::Live::Text { text, .. } = live.recv().await.unwrap() {
+        if let mainstay_core::live::Live::Text { text, .. } = live.recv().await.unwrap().event {
             seen.push_str(&text);
         }
     }

@@ -17,6 +17,10 @@ use super::statement::Statement;
 use super::trouble::shortened;
 
 const CHANNEL: &str = "mainstay";
+/// Apart from the other, where what is not understood may mean that anything has changed.
+const RELAY: &str = "mainstay_live";
+/// Bytes of one notification's text.
+const LONGEST: usize = 7_900;
 /// Sessions that one notification names; its text may have 8,000 bytes.
 const MOST: usize = 128;
 /// Hints that a slow reader may be behind by, before it has to sweep.
@@ -61,7 +65,30 @@ impl Hints {
 pub(super) struct Board {
     told: Arc<Told>,
     heard: Mutex<Option<broadcast::Sender<Hint>>>,
+    /// What others relay.
+    relayed: broadcast::Sender<Arc<str>>,
+    node: OwnerId,
+    pool: Arc<Pool>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// What other nodes relay, from now on.
+pub struct Messages(broadcast::Receiver<Arc<str>>);
+
+impl Messages {
+    /// The next message; some may be missed. `None` once the store is closed.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by it.
+    pub async fn next(&mut self) -> Option<Arc<str>> {
+        loop {
+            match self.0.recv().await {
+                Ok(message) => return Some(message),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -75,14 +102,19 @@ impl Board {
     pub(super) fn new(pool: Arc<Pool>, node: OwnerId, every: Option<Duration>) -> Self {
         let told = Arc::new(Told::default());
         let (heard, _) = broadcast::channel(BEHIND);
+        let (relayed, _) = broadcast::channel(BEHIND);
         let mut tasks = Vec::new();
         if let Some(every) = every {
             tasks.push(tokio::spawn(tell(told.clone(), pool.clone(), node, every)));
-            tasks.push(tokio::spawn(listen(pool, node, heard.clone())));
+            let both = (heard.clone(), relayed.clone());
+            tasks.push(tokio::spawn(listen(pool.clone(), node, both)));
         }
         Self {
             told,
             heard: Mutex::new(Some(heard)),
+            relayed,
+            node,
+            pool,
             tasks,
         }
     }
@@ -103,6 +135,33 @@ impl Board {
             None => broadcast::channel(1).1,
         };
         Hints { first: true, heard }
+    }
+
+    /// Whether this node tells others anything, and hears from them.
+    pub(super) fn is_on(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    pub(super) fn messages(&self) -> Messages {
+        Messages(self.relayed.subscribe())
+    }
+
+    /// Sends these to all other nodes, in one statement; those that are too long are left out.
+    pub(super) async fn relay(&self, messages: &[String]) {
+        let texts = messages
+            .iter()
+            .map(|message| format!("{} {message}", self.node))
+            .filter(|text| text.len() <= LONGEST);
+        let texts: Vec<String> = texts.collect();
+        if texts.is_empty() || !self.is_on() {
+            return;
+        }
+        let statement = Statement::new("SELECT pg_notify($1, x) FROM unnest($2) AS x")
+            .bind(RELAY)
+            .bind(texts);
+        if let Err(error) = self.pool.once(&statement).await {
+            tracing::debug!(%error, "other nodes were not told of progress");
+        }
     }
 
     pub(super) fn close(&self) {
@@ -172,7 +231,11 @@ fn read(node: OwnerId, text: &str) -> Option<Vec<Hint>> {
     Some(hints.unwrap_or_else(|| vec![Hint::Sweep]))
 }
 
-async fn listen(pool: Arc<Pool>, node: OwnerId, heard: broadcast::Sender<Hint>) {
+async fn listen(
+    pool: Arc<Pool>,
+    node: OwnerId,
+    (heard, relayed): (broadcast::Sender<Hint>, broadcast::Sender<Arc<str>>),
+) {
     let mut pause = Duration::from_millis(50);
     loop {
         if let Ok(mut listener) = connect(&pool).await {
@@ -181,6 +244,15 @@ async fn listen(pool: Arc<Pool>, node: OwnerId, heard: broadcast::Sender<Hint>) 
             let _ = heard.send(Hint::Sweep);
             // It does not come back by itself: what is told in between would be missed unseen.
             while let Ok(Some(notification)) = listener.try_recv().await {
+                if notification.channel() == RELAY {
+                    let text = notification.payload();
+                    if let Some((from, message)) = text.split_once(' ')
+                        && from != node.to_string()
+                    {
+                        let _ = relayed.send(message.into());
+                    }
+                    continue;
+                }
                 for hint in read(node, notification.payload()).into_iter().flatten() {
                     let _ = heard.send(hint);
                 }
@@ -197,7 +269,7 @@ async fn connect(pool: &Pool) -> Result<PgListener, sqlx::Error> {
         .connect_lazy_with(pool.options().clone());
     let mut listener = PgListener::connect_with(&own).await?;
     listener.eager_reconnect(false);
-    listener.listen(CHANNEL).await?;
+    listener.listen_all([CHANNEL, RELAY]).await?;
     Ok(listener)
 }
 

@@ -49,7 +49,7 @@ use crate::value::ReadError;
 use cache::Cache;
 use clock::StoreClock;
 use hints::Board;
-pub use hints::{Hint, Hints};
+pub use hints::{Hint, Hints, Messages};
 use kinds::Kinds;
 use pool::Pool;
 use read::Loaded;
@@ -298,6 +298,27 @@ impl PostgresStore {
     #[must_use]
     pub fn hints(&self) -> Hints {
         self.board.hints()
+    }
+
+    /// What other nodes relay from now on, without promise that any of it is heard.
+    #[must_use]
+    pub fn messages(&self) -> Messages {
+        self.board.messages()
+    }
+
+    /// Whether anything is relayed at all: not where notifications are left out.
+    #[must_use]
+    pub fn relays(&self) -> bool {
+        self.board.is_on()
+    }
+
+    /// Relays messages to all other nodes, as far as they listen. One of more than about 7,800 bytes is
+    /// left out.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, they may be sent or not.
+    pub async fn relay(&self, messages: &[String]) {
+        self.board.relay(messages).await;
     }
 
     /// Closes the connections. Everything that is asked of the store afterwards is answered by an error.
