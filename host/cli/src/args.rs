@@ -500,6 +500,17 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_drained_by_its_id() {
+        assert!(parse("mainstay node drain 01890a5d-ac96-774b-bcce-b302099a8057").is_ok());
+        assert_eq!(
+            parse("mainstay node drain a")
+                .expect_err("no id")
+                .exit_code(),
+            2
+        );
+    }
+
+    #[test]
     fn a_signal_carries_json() {
         let id = "01890a5d-ac96-774b-bcce-b302099a8057";
         let data = |args: &[&str]| {

@@ -5,7 +5,7 @@
 //! execution and looks at the doorbell when it is over. Everything here may be lost in a crash: what
 //! is to run is told by durable rows, which the recovery loop scans.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -129,8 +129,8 @@ pub(crate) struct Inner {
     resumes: Semaphore,
     /// Sessions that crashed a recovery run one at a time.
     suspects: Semaphore,
-    /// Sessions that wait for a component.
-    unbound: Mutex<HashSet<SessionId>>,
+    /// Sessions that wait for a component, and the monotonic time at which that was seen last.
+    unbound: Mutex<HashMap<SessionId, Millis>>,
     /// Monotonic time at which the recovery loop last was through with a look.
     looked: AtomicU64,
 }
@@ -144,6 +144,8 @@ pub struct Pulse {
     pub renews: bool,
     /// It has no free place.
     pub full: bool,
+    /// Runnable sessions that wait for a component, as far as it has met them.
+    pub unbound: u64,
     /// It takes no more.
     pub draining: bool,
 }
@@ -209,6 +211,7 @@ impl Coordinator {
             looked_ms: now.saturating_sub(inner.looked.load(Ordering::SeqCst)),
             renews: inner.healthy.load(Ordering::SeqCst),
             full: inner.places.available_permits() == 0,
+            unbound: inner.unbound().len() as u64,
             draining: inner.stopping.load(Ordering::SeqCst),
         }
     }
@@ -325,7 +328,7 @@ impl Inner {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unbound(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+    fn unbound(&self) -> MutexGuard<'_, HashMap<SessionId, Millis>> {
         self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -403,7 +406,8 @@ impl Inner {
             self.unbound().remove(&session);
             return false;
         }
-        if self.unbound().insert(session) {
+        let now = self.shared.clock.monotonic();
+        if self.unbound().insert(session, now).is_none() {
             warn!(
                 ?missing,
                 "an open step is bound to components that are not there: load them, and it goes on"
@@ -511,7 +515,11 @@ async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
             inner.slots().remove(&session);
             return;
         };
-        start = Start::default();
+        start = Start {
+            // What could not be begun may still lack something.
+            bound: start.bound && !outcome.ran,
+            ..Start::default()
+        };
         let mut slots = inner.slots();
         let Some(slot) = slots.get_mut(&session) else {
             return;
@@ -547,10 +555,16 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         ran: false,
         terminal: None,
     };
-    if start.bound && inner.lacks(session).await {
+    // Who waits for a place may come to another session than it knew.
+    let place = inner.places.try_acquire();
+    let waits = place.is_err();
+    let _place = match place {
+        Ok(place) => Some(place),
+        Err(_) => inner.places.acquire().await.ok(),
+    };
+    if (start.bound || waits) && inner.lacks(session).await {
         return Some(nothing);
     }
-    let _place = inner.places.acquire().await;
     if inner.stopping.load(Ordering::SeqCst) {
         return Some(nothing);
     }
@@ -606,6 +620,9 @@ const DELIVERIES: usize = 32;
 /// Expired claims that are settled at once, so that a store can make them durable together.
 const RECOVERIES: usize = 64;
 
+/// How long a session that waits for a component is remembered: nodes are told of it in turns.
+const UNBOUND_MS: Millis = 60_000;
+
 /// How many rows one look of the recovery loop takes.
 const SCAN: u32 = 1024;
 
@@ -638,7 +655,10 @@ async fn recoveries(inner: Arc<Inner>) {
                         }
                     }
                 }
-                inner.unbound().retain(|session| scan.due.contains(session));
+                let now = inner.shared.clock.monotonic();
+                inner
+                    .unbound()
+                    .retain(|_, seen| now.saturating_sub(*seen) < UNBOUND_MS);
                 for session in scan.due {
                     inner.start(session);
                 }

@@ -61,8 +61,8 @@ pub(crate) async fn show(State(state): State<ServerState>) -> (StatusCode, Json<
     (status, Json(health))
 }
 
-/// What is wrong, the nearest to the cause first. A node that drains looks for nothing, and one that is
-/// full is behind and well.
+/// What is wrong, the nearest to the cause first. A node that drains looks for nothing, one that is full
+/// is behind and well, and what waits for a component waits for an operator.
 fn trouble(pulse: Pulse, lag: Option<Lag>, limit: u64) -> Option<String> {
     let Some(lag) = lag else {
         return Some("The store does not answer. See whether it runs, and the host's log.".into());
@@ -80,7 +80,7 @@ fn trouble(pulse: Pulse, lag: Option<Lag>, limit: u64) -> Option<String> {
         (Some(age), _) if age > limit => Some(format!(
             "Recovery stands still: a claim expired {age} ms ago and is not settled. See the host's log."
         )),
-        (_, Some(age)) if age > limit && !pulse.full => Some(format!(
+        (_, Some(age)) if age > limit && !pulse.full && lag.due > pulse.unbound => Some(format!(
             "Sessions do not start: one has been runnable for {age} ms and nothing has taken it. See the host's log."
         )),
         _ => None,
@@ -95,6 +95,7 @@ mod tests {
         looked_ms: 900,
         renews: true,
         full: false,
+        unbound: 0,
         draining: false,
     };
 
@@ -128,6 +129,7 @@ mod tests {
                 .contains("expired 1002 ms")
         );
         let due = Lag {
+            due: 2,
             oldest_due_ms: Some(1_003),
             ..Lag::default()
         };
@@ -137,6 +139,9 @@ mod tests {
                 .contains("runnable for 1003 ms")
         );
         assert_eq!(told(Pulse { full: true, ..WELL }, Some(due)), None);
+        let unbound = |unbound| Pulse { unbound, ..WELL };
+        assert!(told(unbound(1), Some(due)).is_some());
+        assert_eq!(told(unbound(2), Some(due)), None);
         assert!(told(WELL, None).unwrap().contains("does not answer"));
     }
 }

@@ -58,7 +58,8 @@ pub use trouble::Trouble;
 /// How a database is opened.
 #[derive(Clone)]
 pub struct Options {
-    /// Who is told by [`mainstay_core::port::Store::scan`] what there is to do.
+    /// Who is told by [`mainstay_core::port::Store::scan`] what there is to do: the owner that the node on
+    /// it has, whose row says which share is its own.
     pub owner: OwnerId,
     /// Connections that may be open at a time.
     pub connections: u32,
