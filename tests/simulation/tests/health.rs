@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use mainstay_core::BoxError;
+use mainstay_core::access::Access;
 use mainstay_core::config::{Settings, SharedConfig};
 use mainstay_core::node::{Node, Ports};
 use mainstay_core::plugin::{Kind, PluginInfo};
@@ -60,6 +61,10 @@ impl PluginAdmin for Nobody {
     }
 
     async fn list(&self) -> Result<Vec<Plugin>, PluginError> {
+        unreachable!()
+    }
+
+    async fn access(&self) -> Result<Vec<Access>, PluginError> {
         unreachable!()
     }
 

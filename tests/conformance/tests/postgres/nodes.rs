@@ -221,7 +221,8 @@ async fn store_9_scans_read_indexes_alone() {
     conn.close().await.unwrap();
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let mut tx = conn.begin().await.unwrap();
-    let scan = "SELECT o_what, o_session FROM session_scan(gen_random_uuid(), 100, 100, $1, 0, NULL)
+    let scan =
+        "SELECT o_what, o_session FROM session_scan(gen_random_uuid(), 100, 100, $1, 0, NULL)
                  WHERE o_session IS NOT NULL";
     let now = i64::try_from(h.store.now().await.unwrap()).unwrap();
     let mut found: Vec<(String, uuid::Uuid)> = sqlx::query_as(scan)
