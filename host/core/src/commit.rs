@@ -95,6 +95,8 @@ pub enum Write {
     Recover {
         seen: Fence,
         max_attempts: u32,
+        /// Owners that live, with the store's time of when they were last seen to.
+        alive: Vec<(OwnerId, Millis)>,
     },
     /// Gives an expired claim up that no recovery can settle, as seen by the scan that listed it.
     Quarantine {
@@ -542,9 +544,13 @@ pub fn apply(
                 reason: reason.clone(),
             })
         }
-        Write::Recover { seen, max_attempts } => {
+        Write::Recover {
+            seen,
+            max_attempts,
+            alive,
+        } => {
             let claim = expired(&work.tail, *seen, now)?.clone();
-            let plan = recovery::plan(&work.tail, &claim, *max_attempts, now);
+            let plan = recovery::plan(&work.tail, &claim, *max_attempts, alive, now);
             work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
             for (n, body) in plan.events.iter().enumerate() {
                 work.push_as(

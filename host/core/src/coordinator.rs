@@ -5,7 +5,7 @@
 //! execution and looks at the doorbell when it is over. Everything here may be lost in a crash: what
 //! is to run is told by durable rows, which the recovery loop scans.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::claim::{Claim, Fence};
 use crate::commit::{Refused, Reply, Write};
 use crate::courier::{self, Effect};
 use crate::event::InterruptReason;
-use crate::id::{ExecutionId, Millis, SessionId};
+use crate::id::{ExecutionId, Millis, OwnerId, SessionId};
 use crate::node::Shared;
 use crate::nodes::Identity;
 use crate::port::StoreError;
@@ -131,6 +131,8 @@ pub(crate) struct Inner {
     suspects: Semaphore,
     /// Sessions that wait for a component, and the monotonic time at which that was seen last.
     unbound: Mutex<HashMap<SessionId, Millis>>,
+    /// Executions that lost their claims here while this process lived on.
+    lost: Mutex<HashSet<ExecutionId>>,
     /// Monotonic time at which the recovery loop last was through with a look.
     looked: AtomicU64,
 }
@@ -160,6 +162,7 @@ impl Coordinator {
             identity,
             places: Semaphore::new(capacity),
             unbound: Mutex::default(),
+            lost: Mutex::default(),
             looked: AtomicU64::new(shared.clock.monotonic()),
             bell: Notify::new(),
             drain: CancellationToken::new(),
@@ -326,6 +329,10 @@ impl Inner {
 
     pub(crate) fn held(&self) -> MutexGuard<'_, HashMap<ExecutionId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> MutexGuard<'_, HashSet<ExecutionId>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unbound(&self) -> MutexGuard<'_, HashMap<SessionId, Millis>> {
@@ -598,6 +605,14 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         terminal = execution.run().instrument(span.clone()) => terminal,
         () = lost.cancelled() => Terminal::Lost,
     };
+    if matches!(terminal, Terminal::Lost) {
+        let mut lost = inner.lost();
+        if lost.len() >= LOST {
+            // Others have settled them; at worst a few count as crashes.
+            lost.clear();
+        }
+        lost.insert(id);
+    }
     inner.held().remove(&id);
     span.in_scope(|| info!(?terminal, "execution ended"));
     Some(RunOutcome {
@@ -620,6 +635,9 @@ const DELIVERIES: usize = 32;
 /// Expired claims that are settled at once, so that a store can make them durable together.
 const RECOVERIES: usize = 64;
 
+/// Lost executions that are remembered until their claims are settled.
+const LOST: usize = 4096;
+
 /// How long a session that waits for a component is remembered: nodes are told of it in turns.
 const UNBOUND_MS: Millis = 60_000;
 
@@ -636,9 +654,13 @@ async fn recoveries(inner: Arc<Inner>) {
             Ok(_) if inner.stopping.load(Ordering::SeqCst) => return,
             Ok(scan) => {
                 let expired = scan.expired.len();
+                let alive = match expired {
+                    0 => Vec::new(),
+                    _ => alive(&inner).await,
+                };
                 let each = scan.expired.into_iter().map(|claim| {
-                    let inner = &inner;
-                    async move { recover(inner, &claim).await }
+                    let (inner, alive) = (&inner, &alive);
+                    async move { recover(inner, &claim, alive).await }
                 });
                 let settled = futures::stream::iter(each)
                     .buffer_unordered(RECOVERIES)
@@ -743,8 +765,23 @@ async fn give_up(inner: &Arc<Inner>, session: SessionId, seen: Fence, rule: Rule
     }
 }
 
+/// When the other nodes were last seen alive. What this one lost while it lives it knows by itself.
+async fn alive(inner: &Inner) -> Vec<(OwnerId, Millis)> {
+    match inner.shared.store.nodes().await {
+        Ok((rows, _)) => rows
+            .into_iter()
+            .map(|row| (row.identity.owner, row.seen_at))
+            .filter(|(owner, _)| *owner != inner.shared.owner)
+            .collect(),
+        Err(error) => {
+            warn!(error = %crate::chain(&error), "who lives is not known: crashes count until it is");
+            Vec::new()
+        }
+    }
+}
+
 /// Settles an expired claim as it was seen. True if this did.
-async fn recover(inner: &Arc<Inner>, claim: &Claim) -> bool {
+async fn recover(inner: &Arc<Inner>, claim: &Claim, alive: &[(OwnerId, Millis)]) -> bool {
     let seen = Fence {
         execution: claim.execution,
         owner: claim.owner,
@@ -753,9 +790,14 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) -> bool {
         // Its own watchdog drops it first.
         return false;
     }
+    let mut alive = alive.to_vec();
+    if inner.lost().contains(&claim.execution) {
+        alive.push((claim.owner, Millis::MAX));
+    }
     let write = Write::Recover {
         seen,
         max_attempts: inner.shared.settings.max_attempts,
+        alive,
     };
     match inner.shared.commit(claim.session, write).await {
         Ok(committed) => {
@@ -763,6 +805,7 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim) -> bool {
                 return false;
             };
             info!(session = %claim.session, execution = %claim.execution, ?outcome, "recovered");
+            inner.lost().remove(&claim.execution);
             if let Outcome::Resume { attempts, suspect } = outcome {
                 let start = Start {
                     by_itself: true,

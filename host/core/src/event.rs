@@ -21,7 +21,7 @@ use crate::plugin::{
 };
 use crate::policy::{HeldBack, Resume};
 use crate::state::States;
-use crate::tail::Scope;
+use crate::tail::{Charge, Scope};
 
 /// One immutable record of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -284,6 +284,8 @@ pub enum EventBody {
         execution: ExecutionId,
         phase: crate::claim::Phase,
         attempts: u32,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        charges: Vec<Charge>,
     },
 }
 

@@ -63,6 +63,7 @@ pub fn begin(event: &Event) -> Option<Tail> {
             usage: Totals::default(),
             failed_calls: 0,
             attempts: 0,
+            charges: Vec::new(),
             quarantined: None,
             cancelled: false,
             origin: None,
@@ -135,7 +136,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         EventBody::SessionReleased {} => {
             tail.session.quarantined = None;
             tail.session.held = None;
-            tail.session.attempts = 0;
+            tail.session.clear_attempts();
         }
         EventBody::SessionAdopted {} => {
             if let Some(origin) = &mut tail.session.origin {
@@ -334,7 +335,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     tail.session.states.keep(seq, state.clone());
                 }
             }
-            tail.session.attempts = 0;
+            tail.session.clear_attempts();
             if tail.session.execution.is_none() {
                 tail.session.interrupting = false;
             }
@@ -514,7 +515,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     .items
                     .push(item(ItemBody::ToolResult(result.clone())));
             }
-            tail.session.attempts = 0;
+            tail.session.clear_attempts();
             settle(tail, *step, at, changes);
             hold(tail);
         }
@@ -577,7 +578,12 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 }
             }
         }
-        EventBody::RecoveryRecorded { attempts, .. } => tail.session.attempts = *attempts,
+        EventBody::RecoveryRecorded {
+            attempts, charges, ..
+        } => {
+            tail.session.attempts = *attempts;
+            tail.session.charges.clone_from(charges);
+        }
     }
     Ok(())
 }
@@ -792,7 +798,7 @@ fn close_step(tail: &mut Tail, step: Seq, at: Millis, changes: &mut Changes) {
         usage: None,
     });
     tail.session.step = None;
-    tail.session.attempts = 0;
+    tail.session.clear_attempts();
     if let Some(turn) = &mut tail.session.turn {
         turn.settled_steps += 1;
     }

@@ -9,7 +9,7 @@ use crate::id::{ExecutionId, Millis, OwnerId, RecoveryId};
 use crate::model::{Effect, Part, ToolOutcome, ToolResult};
 use crate::policy::HeldBack;
 use crate::project;
-use crate::tail::{Call, CallStatus, Step, Tail};
+use crate::tail::{Call, CallStatus, Charge, Step, Tail};
 
 /// What a recovery writes.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,8 @@ pub enum Outcome {
 
 /// Settles an expired claim.
 ///
-/// `now` is the store's clock, by which the session's policy counts its age.
+/// `now` is the store's clock, by which the session's policy counts its age. `alive` tells of owners when
+/// they were last seen by it.
 ///
 /// | phase | what is written |
 /// |---|---|
@@ -50,7 +51,13 @@ pub enum Outcome {
 /// A claim whose execution has its terminal (a shutdown's) gets no second one, and no attempt is
 /// counted.
 #[must_use]
-pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan {
+pub fn plan(
+    tail: &Tail,
+    claim: &Claim,
+    max_attempts: u32,
+    alive: &[(OwnerId, Millis)],
+    now: Millis,
+) -> Plan {
     let execution = claim.execution;
     let mut events = Vec::new();
     let terminal = |reason| EventBody::ExecutionInterrupted { execution, reason };
@@ -59,11 +66,12 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
     } else {
         InterruptReason::Crash
     };
-    let record = |attempts| EventBody::RecoveryRecorded {
+    let record = |attempts, charges: &[Charge]| EventBody::RecoveryRecorded {
         recovery: RecoveryId::derived(execution.0, "recovery"),
         execution,
         phase: claim.phase,
         attempts,
+        charges: charges.to_vec(),
     };
 
     if claim.phase == Phase::Safe {
@@ -80,7 +88,7 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
                 EventBody::ExecutionSucceeded { execution }
             });
         }
-        events.push(record(tail.session.attempts));
+        events.push(record(tail.session.attempts, &tail.session.charges));
         if !tail.is_runnable() {
             return Plan {
                 events,
@@ -95,7 +103,7 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
         if !claim.ended {
             events.push(terminal(reason));
         }
-        events.push(record(0));
+        events.push(record(0, &[]));
         return Plan {
             events,
             outcome: Outcome::Released,
@@ -108,13 +116,29 @@ pub fn plan(tail: &Tail, claim: &Claim, max_attempts: u32, now: Millis) -> Plan 
         parked = is_held_after(tail, step, &verdicts);
         events.extend(verdicts);
     }
-    let crashed = !claim.ended && !claim.superseded;
-    let attempts = tail.session.attempts + u32::from(crashed);
+    // Whoever is seen after its claim ran out has lost it and not crashed, and so has whoever is seen
+    // after it was charged.
+    let lives_after = |owner: OwnerId, at: Millis| {
+        alive
+            .iter()
+            .any(|(seen, last)| *seen == owner && *last > at)
+    };
+    let crashed = !claim.ended && !claim.superseded && !lives_after(claim.owner, claim.expires_at);
+    let mut charges = tail.session.charges.clone();
+    charges.retain(|charge| !lives_after(charge.owner, charge.at));
+    let void = (tail.session.charges.len() - charges.len()) as u32;
+    let attempts = tail.session.attempts.saturating_sub(void) + u32::from(crashed);
+    if crashed {
+        charges.push(Charge {
+            owner: claim.owner,
+            at: now,
+        });
+    }
     if !claim.ended {
         events.push(terminal(reason));
     }
     // A verdict settles something, but it is recovery's and not the run's: it resets nothing.
-    events.push(record(attempts));
+    events.push(record(attempts, &charges));
     if attempts > max_attempts {
         let reason =
             format!("it crashed {attempts} times in a row without settling a step or a call");
@@ -184,7 +208,7 @@ pub fn adopt(tail: &Tail, now: Millis) -> Option<(Claim, Vec<EventBody>)> {
         resumed: false,
         superseded: true,
     };
-    let mut events = plan(tail, &claim, u32::MAX, now).events;
+    let mut events = plan(tail, &claim, u32::MAX, &[], now).events;
     // A person asks for it: nothing starts by itself.
     events.retain(|event| !matches!(event, EventBody::SessionHeld { .. }));
     Some((claim, events))
@@ -207,6 +231,7 @@ pub fn give_up(tail: &Tail, claim: &Claim, reason: &str) -> Vec<EventBody> {
         execution,
         phase: claim.phase,
         attempts: tail.session.attempts,
+        charges: tail.session.charges.clone(),
     });
     events.push(EventBody::SessionQuarantined {
         reason: reason.into(),

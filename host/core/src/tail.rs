@@ -103,6 +103,9 @@ pub struct Session {
     /// Crashes since something was last settled.
     #[serde(default)]
     pub attempts: u32,
+    /// What of these can still turn out to be none, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub charges: Vec<Charge>,
     #[serde(default)]
     pub quarantined: Option<String>,
     #[serde(default)]
@@ -129,6 +132,14 @@ pub struct Session {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_zero(seq: &Seq) -> bool {
     *seq == 0
+}
+
+/// A crash that recovery counted. It was none if its owner is seen alive after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Charge {
+    pub owner: OwnerId,
+    /// By the store's clock.
+    pub at: Millis,
 }
 
 /// Where an imported session comes from.
@@ -581,6 +592,12 @@ impl Step {
 }
 
 impl Session {
+    /// No crash counts any more.
+    pub(crate) fn clear_attempts(&mut self) {
+        self.attempts = 0;
+        self.charges.clear();
+    }
+
     /// The child of this key.
     #[must_use]
     pub fn child(&self, key: &str) -> Option<&Child> {

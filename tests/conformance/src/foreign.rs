@@ -97,6 +97,7 @@ pub async fn log_20(h: &Harness, session: SessionId) {
         Write::Recover {
             seen: fence,
             max_attempts: 3,
+            alive: Vec::new(),
         },
         Write::Quarantine {
             seen: fence,

@@ -243,6 +243,7 @@ impl Plan {
             12 => Write::Recover {
                 seen: self.fence(),
                 max_attempts: 2,
+                alive: Vec::new(),
             },
             13 => Write::Quarantine {
                 seen: self.fence(),
@@ -275,6 +276,7 @@ impl Plan {
                 Write::Recover {
                     seen,
                     max_attempts: 2,
+                    alive: Vec::new(),
                 }
             };
         }
@@ -324,6 +326,7 @@ impl Plan {
             11 if self.one_in(2) => Write::Recover {
                 seen: holder.unwrap_or_else(|| self.fence()),
                 max_attempts: 2,
+                alive: Vec::new(),
             },
             11 => Write::Quarantine {
                 seen: holder.unwrap_or_else(|| self.fence()),

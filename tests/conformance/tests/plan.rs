@@ -389,10 +389,10 @@ fn claim(tail: &Tail) -> Claim {
 /// What holds of any plan; gives the session after it.
 fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
     let before = claim(tail);
-    let planned = plan(tail, &before, MAX_ATTEMPTS, before.expires_at);
+    let planned = plan(tail, &before, MAX_ATTEMPTS, &[], before.expires_at);
     assert_eq!(
         planned,
-        plan(tail, &before, MAX_ATTEMPTS, before.expires_at),
+        plan(tail, &before, MAX_ATTEMPTS, &[], before.expires_at),
         "{name}: not a function"
     );
     let terminals = planned.events.iter().filter_map(EventBody::terminal_of);
@@ -414,6 +414,7 @@ fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
         Write::Recover {
             seen: fence,
             max_attempts: MAX_ATTEMPTS,
+            alive: Vec::new(),
         },
     );
     let known = Known::default();
@@ -452,12 +453,12 @@ fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
 fn recov_2_to_10_and_22_to_24_what_is_written_for_what_a_crash_leaves() {
     for case in cases() {
         let (tail, fence) = crashed(Resume::default(), &case.events);
-        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, build::AT);
+        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
         assert_eq!(words(&found), case.crash, "{}", case.name);
         follow(case.name, &tail, fence);
 
         let marked = apply(Some(&tail), build::interrupt(tail.session.id));
-        let found = plan(&marked, &claim(&marked), MAX_ATTEMPTS, build::AT);
+        let found = plan(&marked, &claim(&marked), MAX_ATTEMPTS, &[], build::AT);
         assert_eq!(
             words(&found),
             case.interrupted,
@@ -480,7 +481,7 @@ fn recov_15_a_shutdown_and_a_take_over_are_no_crashes() {
         let reason = InterruptReason::Shutdown;
         let end = commit::End::Interrupted { reason };
         let down = apply(Some(&tail), build::end(tail.session.id, fence, end));
-        let found = plan(&down, &claim(&down), MAX_ATTEMPTS, build::AT);
+        let found = plan(&down, &claim(&down), MAX_ATTEMPTS, &[], build::AT);
         let expected = case.crash.replace("Crash, ", "");
         let expected = expected
             .strip_suffix('1')
@@ -492,7 +493,7 @@ fn recov_15_a_shutdown_and_a_take_over_are_no_crashes() {
 
         let seen = Write::Expire { seen: fence };
         let taken = apply(Some(&tail), build::commit(tail.session.id, seen));
-        let found = plan(&taken, &claim(&taken), MAX_ATTEMPTS, build::AT);
+        let found = plan(&taken, &claim(&taken), MAX_ATTEMPTS, &[], build::AT);
         let expected = case.crash.replace("Crash", "Superseded");
         let expected = expected
             .strip_suffix('1')
@@ -510,7 +511,7 @@ fn recov_13_and_19_crashes_are_counted_and_policies_asked() {
     for case in cases() {
         let (mut tail, fence) = crashed(Resume::default(), &case.events);
         tail.session.attempts = MAX_ATTEMPTS;
-        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, build::AT);
+        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
         let safe = claim(&tail).phase == Phase::Safe;
         assert_eq!(
             words(&found).ends_with("quarantined"),
@@ -535,7 +536,7 @@ fn recov_13_and_19_crashes_are_counted_and_policies_asked() {
                 max_age_ms: None,
             };
             let (tail, fence) = crashed(resume, &case.events);
-            let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, build::AT);
+            let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
             // What only waits for a person does not start by itself.
             let rests = found.outcome == Outcome::Released;
             assert_eq!(words(&found).ends_with(word), !rests, "{}", case.name);

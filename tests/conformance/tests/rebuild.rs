@@ -214,6 +214,7 @@ async fn the_rest(h: &Harness) {
     let seen = Write::Recover {
         seen: fence,
         max_attempts: 0,
+        alive: Vec::new(),
     };
     h.ok(build::commit(session, seen)).await;
     h.ok(build::commit(session, Write::Release)).await;

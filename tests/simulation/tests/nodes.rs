@@ -2,6 +2,7 @@
 //! components are gone.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use mainstay_core::bound::Missing;
 use mainstay_core::commit::Reply;
@@ -10,6 +11,7 @@ use mainstay_core::id::{OwnerId, SessionId};
 use mainstay_core::nodes::{DrainError, NodeRow, NodeState};
 use mainstay_core::plugin::{Kind, LocalEvent};
 use mainstay_core::port::Store as _;
+use mainstay_core::tail::Tail;
 use mainstay_test_simulation::decisions::Decided;
 use mainstay_test_simulation::decisions::stage::{Host, Stage};
 use mainstay_test_simulation::plugins::say;
@@ -279,4 +281,96 @@ async fn node_6_a_step_whose_component_is_gone_waits_for_it_and_nothing_is_count
     assert_eq!(asked, HashSet::from([PROVIDER]));
     assert_eq!(dump.session.unwrap().attempts, 0);
     assert_eq!(host.node.missing(&*stage.tail(session).await).await, []);
+}
+
+/// The model of these sessions never answers, so that nothing but a recovery changes their attempts.
+fn stuck() -> Decided {
+    Decided::new(|_, _| later(3_600_000, say("never")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn recov_15_ten_lost_leases_of_a_living_process_are_no_attempts() {
+    let stage = Stage::new(stuck());
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    let claimed = |tail: &Tail| {
+        tail.claim
+            .as_ref()
+            .is_some_and(|claim| claim.step.is_some())
+    };
+    for _ in 0..10 {
+        let tail = stage.until(session, "a run", claimed).await;
+        let execution = tail.claim.as_ref().unwrap().execution;
+        host.link.mute(true);
+        let settled = |tail: &Tail| tail.claim.as_ref().is_none_or(|c| c.execution != execution);
+        let tail = stage.until(session, "its recovery", settled).await;
+        assert_eq!(tail.session.attempts, 0);
+        assert_eq!(tail.session.quarantined, None);
+        host.link.mute(false);
+    }
+    stage.until(session, "the next run", claimed).await;
+    assert_eq!(stage.count(session, "execution.interrupted").await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recov_15_a_charge_is_void_once_its_owner_is_seen_alive_after_it() {
+    for returns in [true, false] {
+        let stage = Stage::new(stuck());
+        let first = stage.start();
+        let session = stage.create("default").await;
+        first.prompt(session, "go").await;
+        let run_by = |host: &Host| {
+            let owner = host.node.owner();
+            move |tail: &Tail| {
+                tail.claim
+                    .as_ref()
+                    .is_some_and(|claim| claim.owner == owner)
+            }
+        };
+        stage.until(session, "a run", run_by(&first)).await;
+        // The first stands still for longer than its lease; the second recovers.
+        first.link.stop(true);
+        let second = stage.start();
+        let tail = stage
+            .until(session, "a run elsewhere", run_by(&second))
+            .await;
+        assert_eq!(tail.session.attempts, 1);
+        let charge = tail.session.charges[0];
+        assert_eq!(charge.owner, first.node.owner());
+        if returns {
+            first.link.stop(false);
+            let seen = async || {
+                let (rows, _) = stage.memory.nodes().await.unwrap();
+                let mut rows = rows.into_iter();
+                let row = rows.find(|row| row.identity.owner == charge.owner);
+                row.is_some_and(|row| row.seen_at > charge.at)
+            };
+            let renewed = async {
+                while !seen().await {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let patience = Duration::from_secs(3600);
+            tokio::time::timeout(patience, renewed)
+                .await
+                .expect("a renewal");
+        } else {
+            first.vanish();
+        }
+        // Then the second dies for good.
+        second.vanish();
+        let third = stage.start();
+        let settled = |tail: &Tail| {
+            let charges = &tail.session.charges;
+            charges
+                .last()
+                .is_some_and(|last| last.owner != charge.owner)
+        };
+        let tail = stage.until(session, "the next recovery", settled).await;
+        let counted = if returns { 1 } else { 2 };
+        assert_eq!(tail.session.attempts, counted, "returned: {returns}");
+        assert_eq!(tail.session.charges.len() as u32, counted);
+        drop(third);
+    }
 }

@@ -286,10 +286,10 @@ fn what_recovery_has_settled_it_settles_once_wherever_the_log_breaks_off() {
         };
         claim.interrupt |= interrupt;
         let now = log[end].at;
-        let first = plan(&tail, &claim, 3, now);
+        let first = plan(&tail, &claim, 3, &[], now);
         prop_assert_eq!(
             &first,
-            &plan(&tail, &claim, 3, now),
+            &plan(&tail, &claim, 3, &[], now),
             "a plan follows from what it is shown"
         );
         let terminals = first.events.iter().filter_map(EventBody::terminal_of);
@@ -317,7 +317,7 @@ fn what_recovery_has_settled_it_settles_once_wherever_the_log_breaks_off() {
             outcome: first.outcome.clone(),
         };
         let running = written(&after, &start, now)?;
-        let second = plan(&running, &successor, u32::MAX, now);
+        let second = plan(&running, &successor, u32::MAX, &[], now);
         prop_assert_eq!(settles(&second), Vec::<&EventBody>::new());
         // And what may be run is the same.
         let run = |plan: &Plan| {

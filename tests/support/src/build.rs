@@ -144,6 +144,7 @@ pub fn recover(session: SessionId, seen: Fence) -> Commit {
         Write::Recover {
             seen,
             max_attempts: 3,
+            alive: Vec::new(),
         },
     )
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use mainstay_core::commit::{Commit, Refused};
+use mainstay_core::nodes::{Beat, Beaten};
 use mainstay_core::port::{Committed, Store, StoreError};
 use mainstay_test_support::MemoryStore;
 use mainstay_test_support::delegate::Delegate;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// What becomes of a commit.
 pub enum Fate {
@@ -33,6 +34,10 @@ pub struct Link {
     fates: Fates,
     commits: AtomicUsize,
     dead: AtomicBool,
+    /// Renewals fail.
+    mute: AtomicBool,
+    /// The process stands still as by SIGSTOP, as far as the store can see.
+    stopped: watch::Sender<bool>,
     died: Notify,
 }
 
@@ -43,6 +48,8 @@ impl Link {
             fates,
             commits: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
+            stopped: watch::Sender::new(false),
             died: Notify::new(),
         })
     }
@@ -64,6 +71,16 @@ impl Link {
         }
     }
 
+    /// Whether renewals fail from now on.
+    pub fn mute(&self, mute: bool) {
+        self.mute.store(mute, Ordering::SeqCst);
+    }
+
+    /// Stops the process, or lets it go on: nothing of it reaches the store in between.
+    pub fn stop(&self, stopped: bool) {
+        self.stopped.send_replace(stopped);
+    }
+
     /// Dies now.
     pub fn die(&self) {
         self.dead.store(true, Ordering::SeqCst);
@@ -71,6 +88,9 @@ impl Link {
     }
 
     async fn alive(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender is this link's own.
+        let _ = stopped.wait_for(|stopped| !stopped).await;
         if self.is_dead() {
             std::future::pending::<()>().await;
         }
@@ -91,6 +111,19 @@ impl Delegate for Link {
     async fn after(&self) -> Result<(), StoreError> {
         self.alive().await;
         Ok(())
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        self.alive().await;
+        if self.mute.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable {
+                action: "renew",
+                cause: "renewals fail".into(),
+            });
+        }
+        let beaten = self.store.beat(beat).await;
+        self.alive().await;
+        beaten
     }
 
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
