@@ -287,7 +287,7 @@ pub(crate) enum Node {
     List,
     /// Ask a node to take no more, hand over what it has, and end
     #[command(
-        after_help = "The node reads it with its next renewal, within half a lease at most. Its sessions go on at \
+        after_help = "The node reads it with its next renewal, within two thirds of a lease at most. Its sessions go on at \
                             the other nodes. Any node can be asked through any other."
     )]
     Drain { id: OwnerId },

@@ -14,6 +14,7 @@ use crate::history::Approval;
 use crate::id::Seq;
 use crate::model::ToolCall;
 use crate::plugin::ApprovalRequest;
+use crate::tail::{CallStatus, Step};
 use crate::wait::Asked;
 
 /// What runners may not begin the keys of their own requests with.
@@ -112,6 +113,47 @@ pub fn answer<'a>(
     call: &str,
 ) -> Option<&'a Approval> {
     approvals.get(&key(step, call))?.answer.as_ref()
+}
+
+/// Whether a call may start now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Permission {
+    Given,
+    /// A person is to be asked first.
+    ToAsk,
+    /// A person was asked and has not answered.
+    Awaited,
+    /// In words for a model.
+    Refused(String),
+}
+
+/// Whether a call whose arguments are whole may start now. `judge` is asked of one that neither started
+/// nor was asked about before.
+pub(crate) fn permission(
+    step: &Step,
+    approvals: &BTreeMap<String, Asked>,
+    call: &str,
+    judge: impl FnOnce() -> Verdict,
+) -> Permission {
+    match step.call(call).map(|known| known.status) {
+        // Judged when it started first: this is a run after a crash.
+        Some(CallStatus::Started) => Permission::Given,
+        Some(CallStatus::Held) => match answer(approvals, step.seq, call) {
+            None => Permission::Awaited,
+            Some(answer) if answer.approved => Permission::Given,
+            Some(answer) => Permission::Refused(match &answer.reason {
+                Some(reason) => format!("Not run: a person denied it: {reason}"),
+                None => "Not run: a person denied it.".into(),
+            }),
+        },
+        _ => match judge() {
+            Verdict::Allow => Permission::Given,
+            Verdict::Ask => Permission::ToAsk,
+            Verdict::Deny => {
+                Permission::Refused("Not run: this agent's policy denies such calls.".into())
+            }
+        },
+    }
 }
 
 #[cfg(test)]

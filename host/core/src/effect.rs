@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug};
 use uuid::Uuid;
 
-use crate::approval::{self, Verdict};
+use crate::approval::{self, Permission, Verdict};
 use crate::budget;
 use crate::coordinator::{Stop, backoff};
 use crate::decision::tools_of;
@@ -572,35 +572,16 @@ impl<'e> Effect<'e> {
         Ok(())
     }
 
-    /// Whether a call may start.
+    /// Whether a call may start now.
     fn permission(&self, call: &ToolCall, arguments: &serde_json::Value) -> Permission {
-        match self.step.call(&call.id).map(|known| known.status) {
-            // Judged when it would have started first.
-            Some(CallStatus::Started) => Permission::Given,
-            Some(CallStatus::Held) => {
-                let approvals = &self.exec.tail.session.arrived.approvals;
-                match approval::answer(approvals, self.step.seq, &call.id) {
-                    None => Permission::Awaited,
-                    Some(answer) if answer.approved => Permission::Given,
-                    Some(answer) => Permission::Refused(match &answer.reason {
-                        Some(reason) => format!("Not run: a person denied it: {reason}"),
-                        None => "Not run: a person denied it.".into(),
-                    }),
-                }
-            }
-            _ => {
-                let config = self.exec.shared.config.get();
-                let agent = config.agents.get(&self.exec.tail.session.agent);
-                let policy = agent.map(|agent| &agent.tool_policy);
-                match policy.map_or(Verdict::Allow, |p| p.judge(&call.tool, arguments)) {
-                    Verdict::Allow => Permission::Given,
-                    Verdict::Ask => Permission::ToAsk,
-                    Verdict::Deny => Permission::Refused(
-                        "Not run: this agent's policy denies such calls.".into(),
-                    ),
-                }
-            }
-        }
+        let session = &self.exec.tail.session;
+        let config = self.exec.shared.config.get();
+        let agent = config.agents.get(&session.agent);
+        let judge = || {
+            let policy = agent.map(|agent| &agent.tool_policy);
+            policy.map_or(Verdict::Allow, |p| p.judge(&call.tool, arguments))
+        };
+        approval::permission(&self.step, &session.arrived.approvals, &call.id, judge)
     }
 
     /// Has a person asked about a call.
@@ -925,17 +906,6 @@ async fn over(deadline: Option<tokio::time::Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-/// Whether a call may start.
-enum Permission {
-    Given,
-    /// A person is to be asked first.
-    ToAsk,
-    /// A person was asked and has not answered.
-    Awaited,
-    /// In words for a model.
-    Refused(String),
 }
 
 /// What an effect in progress waits for.
