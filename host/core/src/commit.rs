@@ -13,7 +13,7 @@ use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, RecoveryId, Seq,
 use crate::outbox::Notice;
 use crate::policy::HeldBack;
 use crate::project::{self, RuleBroken};
-use crate::recovery;
+use crate::recovery::{self, Counting};
 use crate::replay::{Replay, ReplayError, Replayed};
 use crate::stub;
 use crate::tail::{Changes, Input, InputStatus, NotRunnable, Scope, Tail};
@@ -94,9 +94,7 @@ pub enum Write {
     /// Settles one expired claim, as seen by the scan that listed it.
     Recover {
         seen: Fence,
-        max_attempts: u32,
-        /// Owners that live, with the store's time of when they were last seen to.
-        alive: Vec<(OwnerId, Millis)>,
+        counting: Counting,
     },
     /// Gives an expired claim up that no recovery can settle, as seen by the scan that listed it.
     Quarantine {
@@ -544,13 +542,9 @@ pub fn apply(
                 reason: reason.clone(),
             })
         }
-        Write::Recover {
-            seen,
-            max_attempts,
-            alive,
-        } => {
+        Write::Recover { seen, counting } => {
             let claim = expired(&work.tail, *seen, now)?.clone();
-            let plan = recovery::plan(&work.tail, &claim, *max_attempts, alive, now);
+            let plan = recovery::plan(&work.tail, &claim, counting, now);
             work.recovery = Some(RecoveryId::derived(claim.execution.0, "recovery"));
             for (n, body) in plan.events.iter().enumerate() {
                 work.push_as(

@@ -27,7 +27,7 @@ use crate::node::Shared;
 use crate::nodes::Identity;
 use crate::port::StoreError;
 use crate::project::RuleBroken;
-use crate::recovery::Outcome;
+use crate::recovery::{Counting, Outcome};
 use crate::renewal;
 use crate::tail::{NotRunnable, Scope, Tail};
 use crate::turn::Execution;
@@ -605,7 +605,8 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         terminal = execution.run().instrument(span.clone()) => terminal,
         () = lost.cancelled() => Terminal::Lost,
     };
-    if matches!(terminal, Terminal::Lost) {
+    // One that could not write its terminal under a claim that it had is another matter: it counts.
+    if lost.is_cancelled() {
         let mut lost = inner.lost();
         if lost.len() >= LOST {
             // Others have settled them; at worst a few count as crashes.
@@ -765,13 +766,12 @@ async fn give_up(inner: &Arc<Inner>, session: SessionId, seen: Fence, rule: Rule
     }
 }
 
-/// When the other nodes were last seen alive. What this one lost while it lives it knows by itself.
+/// When each node was last seen alive.
 async fn alive(inner: &Inner) -> Vec<(OwnerId, Millis)> {
     match inner.shared.store.nodes().await {
         Ok((rows, _)) => rows
             .into_iter()
             .map(|row| (row.identity.owner, row.seen_at))
-            .filter(|(owner, _)| *owner != inner.shared.owner)
             .collect(),
         Err(error) => {
             warn!(error = %crate::chain(&error), "who lives is not known: crashes count until it is");
@@ -791,13 +791,18 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim, alive: &[(OwnerId, Millis)])
         return false;
     }
     let mut alive = alive.to_vec();
-    if inner.lost().contains(&claim.execution) {
+    let mine = claim.owner == inner.shared.owner;
+    let lost = inner.lost().contains(&claim.execution);
+    if mine && lost {
         alive.push((claim.owner, Millis::MAX));
     }
     let write = Write::Recover {
         seen,
-        max_attempts: inner.shared.settings.max_attempts,
-        alive,
+        counting: Counting {
+            max_attempts: inner.shared.settings.max_attempts,
+            alive,
+            broke_off: mine && !lost,
+        },
     };
     match inner.shared.commit(claim.session, write).await {
         Ok(committed) => {

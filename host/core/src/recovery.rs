@@ -18,6 +18,34 @@ pub struct Plan {
     pub outcome: Outcome,
 }
 
+/// What tells a crash from a lease that was lost, and how many crashes are too many.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Counting {
+    /// Crashes in a row after which a session is quarantined.
+    pub max_attempts: u32,
+    /// Owners, with the store's time at which each was last seen alive.
+    pub alive: Vec<(OwnerId, Millis)>,
+    /// The execution broke off in a process that lives on: it counts, whoever is seen.
+    pub broke_off: bool,
+}
+
+impl Counting {
+    /// Of owners that nobody has seen since.
+    #[must_use]
+    pub fn to(max_attempts: u32) -> Self {
+        Self {
+            max_attempts,
+            ..Self::default()
+        }
+    }
+
+    /// Whether an owner is seen alive after a time of the store's.
+    fn lives_after(&self, owner: OwnerId, at: Millis) -> bool {
+        let mut alive = self.alive.iter();
+        alive.any(|(seen, last)| *seen == owner && *last > at)
+    }
+}
+
 /// What became of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -38,8 +66,8 @@ pub enum Outcome {
 
 /// Settles an expired claim.
 ///
-/// `now` is the store's clock, by which the session's policy counts its age. `alive` tells of owners when
-/// they were last seen by it.
+/// `now` is the store's clock, by which the session's policy counts its age. `counting` says which
+/// crashes count.
 ///
 /// | phase | what is written |
 /// |---|---|
@@ -51,13 +79,7 @@ pub enum Outcome {
 /// A claim whose execution has its terminal (a shutdown's) gets no second one, and no attempt is
 /// counted.
 #[must_use]
-pub fn plan(
-    tail: &Tail,
-    claim: &Claim,
-    max_attempts: u32,
-    alive: &[(OwnerId, Millis)],
-    now: Millis,
-) -> Plan {
+pub fn plan(tail: &Tail, claim: &Claim, counting: &Counting, now: Millis) -> Plan {
     let execution = claim.execution;
     let mut events = Vec::new();
     let terminal = |reason| EventBody::ExecutionInterrupted { execution, reason };
@@ -118,17 +140,13 @@ pub fn plan(
     }
     // Whoever is seen after its claim ran out has lost it and not crashed, and so has whoever is seen
     // after it was charged.
-    let lives_after = |owner: OwnerId, at: Millis| {
-        alive
-            .iter()
-            .any(|(seen, last)| *seen == owner && *last > at)
-    };
-    let crashed = !claim.ended && !claim.superseded && !lives_after(claim.owner, claim.expires_at);
+    let lost = !counting.broke_off && counting.lives_after(claim.owner, claim.expires_at);
+    let crashed = !claim.ended && !claim.superseded && !lost;
     let mut charges = tail.session.charges.clone();
-    charges.retain(|charge| !lives_after(charge.owner, charge.at));
+    charges.retain(|charge| !counting.lives_after(charge.owner, charge.at));
     let void = (tail.session.charges.len() - charges.len()) as u32;
     let attempts = tail.session.attempts.saturating_sub(void) + u32::from(crashed);
-    if crashed {
+    if crashed && !counting.broke_off {
         charges.push(Charge {
             owner: claim.owner,
             at: now,
@@ -139,7 +157,7 @@ pub fn plan(
     }
     // A verdict settles something, but it is recovery's and not the run's: it resets nothing.
     events.push(record(attempts, &charges));
-    if attempts > max_attempts {
+    if attempts > counting.max_attempts {
         let reason =
             format!("it crashed {attempts} times in a row without settling a step or a call");
         events.push(EventBody::SessionQuarantined {
@@ -208,7 +226,7 @@ pub fn adopt(tail: &Tail, now: Millis) -> Option<(Claim, Vec<EventBody>)> {
         resumed: false,
         superseded: true,
     };
-    let mut events = plan(tail, &claim, u32::MAX, &[], now).events;
+    let mut events = plan(tail, &claim, &Counting::to(u32::MAX), now).events;
     // A person asks for it: nothing starts by itself.
     events.retain(|event| !matches!(event, EventBody::SessionHeld { .. }));
     Some((claim, events))

@@ -96,8 +96,7 @@ pub async fn log_20(h: &Harness, session: SessionId) {
         append,
         Write::Recover {
             seen: fence,
-            max_attempts: 3,
-            alive: Vec::new(),
+            counting: mainstay_core::recovery::Counting::to(3),
         },
         Write::Quarantine {
             seen: fence,

@@ -242,8 +242,7 @@ impl Plan {
             11 => self.interrupt(),
             12 => Write::Recover {
                 seen: self.fence(),
-                max_attempts: 2,
-                alive: Vec::new(),
+                counting: mainstay_core::recovery::Counting::to(2),
             },
             13 => Write::Quarantine {
                 seen: self.fence(),
@@ -275,8 +274,7 @@ impl Plan {
             } else {
                 Write::Recover {
                     seen,
-                    max_attempts: 2,
-                    alive: Vec::new(),
+                    counting: mainstay_core::recovery::Counting::to(2),
                 }
             };
         }
@@ -325,8 +323,7 @@ impl Plan {
             },
             11 if self.one_in(2) => Write::Recover {
                 seen: holder.unwrap_or_else(|| self.fence()),
-                max_attempts: 2,
-                alive: Vec::new(),
+                counting: mainstay_core::recovery::Counting::to(2),
             },
             11 => Write::Quarantine {
                 seen: holder.unwrap_or_else(|| self.fence()),

@@ -4,12 +4,12 @@ use mainstay_core::claim::{Claim, Fence, Phase};
 use mainstay_core::commit::{self, Commit, Known, Write};
 use mainstay_core::event::{EventBody, InterruptReason, Piece, SessionCreated};
 use mainstay_core::history::Ending;
-use mainstay_core::id::{InputId, SessionId};
+use mainstay_core::id::{InputId, OwnerId, SessionId};
 use mainstay_core::model::{Effect, FinishReason, HostedResult, ToolCall, ToolDefinition};
 use mainstay_core::plugin::{Action, Compact, Condition, Summary, Wait};
 use mainstay_core::policy::{Resume, ResumeMode};
-use mainstay_core::recovery::{Outcome, Plan, plan};
-use mainstay_core::tail::{CallStatus, Tail};
+use mainstay_core::recovery::{Counting, Outcome, Plan, plan};
+use mainstay_core::tail::{CallStatus, Charge, Tail};
 use mainstay_test_support::build;
 
 /// The step that a case opens: behind the creation, the prompt, the claim, the turn, the promotion.
@@ -389,10 +389,20 @@ fn claim(tail: &Tail) -> Claim {
 /// What holds of any plan; gives the session after it.
 fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
     let before = claim(tail);
-    let planned = plan(tail, &before, MAX_ATTEMPTS, &[], before.expires_at);
+    let planned = plan(
+        tail,
+        &before,
+        &Counting::to(MAX_ATTEMPTS),
+        before.expires_at,
+    );
     assert_eq!(
         planned,
-        plan(tail, &before, MAX_ATTEMPTS, &[], before.expires_at),
+        plan(
+            tail,
+            &before,
+            &Counting::to(MAX_ATTEMPTS),
+            before.expires_at
+        ),
         "{name}: not a function"
     );
     let terminals = planned.events.iter().filter_map(EventBody::terminal_of);
@@ -413,8 +423,7 @@ fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
         session,
         Write::Recover {
             seen: fence,
-            max_attempts: MAX_ATTEMPTS,
-            alive: Vec::new(),
+            counting: Counting::to(MAX_ATTEMPTS),
         },
     );
     let known = Known::default();
@@ -453,12 +462,17 @@ fn follow(name: &str, tail: &Tail, fence: Fence) -> Tail {
 fn recov_2_to_10_and_22_to_24_what_is_written_for_what_a_crash_leaves() {
     for case in cases() {
         let (tail, fence) = crashed(Resume::default(), &case.events);
-        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
+        let found = plan(&tail, &claim(&tail), &Counting::to(MAX_ATTEMPTS), build::AT);
         assert_eq!(words(&found), case.crash, "{}", case.name);
         follow(case.name, &tail, fence);
 
         let marked = apply(Some(&tail), build::interrupt(tail.session.id));
-        let found = plan(&marked, &claim(&marked), MAX_ATTEMPTS, &[], build::AT);
+        let found = plan(
+            &marked,
+            &claim(&marked),
+            &Counting::to(MAX_ATTEMPTS),
+            build::AT,
+        );
         assert_eq!(
             words(&found),
             case.interrupted,
@@ -481,7 +495,7 @@ fn recov_15_a_shutdown_and_a_take_over_are_no_crashes() {
         let reason = InterruptReason::Shutdown;
         let end = commit::End::Interrupted { reason };
         let down = apply(Some(&tail), build::end(tail.session.id, fence, end));
-        let found = plan(&down, &claim(&down), MAX_ATTEMPTS, &[], build::AT);
+        let found = plan(&down, &claim(&down), &Counting::to(MAX_ATTEMPTS), build::AT);
         let expected = case.crash.replace("Crash, ", "");
         let expected = expected
             .strip_suffix('1')
@@ -493,7 +507,12 @@ fn recov_15_a_shutdown_and_a_take_over_are_no_crashes() {
 
         let seen = Write::Expire { seen: fence };
         let taken = apply(Some(&tail), build::commit(tail.session.id, seen));
-        let found = plan(&taken, &claim(&taken), MAX_ATTEMPTS, &[], build::AT);
+        let found = plan(
+            &taken,
+            &claim(&taken),
+            &Counting::to(MAX_ATTEMPTS),
+            build::AT,
+        );
         let expected = case.crash.replace("Crash", "Superseded");
         let expected = expected
             .strip_suffix('1')
@@ -511,7 +530,7 @@ fn recov_13_and_19_crashes_are_counted_and_policies_asked() {
     for case in cases() {
         let (mut tail, fence) = crashed(Resume::default(), &case.events);
         tail.session.attempts = MAX_ATTEMPTS;
-        let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
+        let found = plan(&tail, &claim(&tail), &Counting::to(MAX_ATTEMPTS), build::AT);
         let safe = claim(&tail).phase == Phase::Safe;
         assert_eq!(
             words(&found).ends_with("quarantined"),
@@ -536,7 +555,7 @@ fn recov_13_and_19_crashes_are_counted_and_policies_asked() {
                 max_age_ms: None,
             };
             let (tail, fence) = crashed(resume, &case.events);
-            let found = plan(&tail, &claim(&tail), MAX_ATTEMPTS, &[], build::AT);
+            let found = plan(&tail, &claim(&tail), &Counting::to(MAX_ATTEMPTS), build::AT);
             // What only waits for a person does not start by itself.
             let rests = found.outcome == Outcome::Released;
             assert_eq!(words(&found).ends_with(word), !rests, "{}", case.name);
@@ -544,4 +563,53 @@ fn recov_13_and_19_crashes_are_counted_and_policies_asked() {
             follow(case.name, &tail, fence);
         }
     }
+}
+
+#[test]
+fn recov_15_only_owners_that_are_seen_no_more_have_crashed() {
+    let (tail, _) = crashed(Resume::default(), &[]);
+    let claim = claim(&tail);
+    let later = claim.expires_at + 1;
+    let counts = |tail: &Tail, claim: &Claim, seen: &[(OwnerId, u64)], broke_off: bool| {
+        let counting = Counting {
+            max_attempts: MAX_ATTEMPTS,
+            alive: seen.to_vec(),
+            broke_off,
+        };
+        let plan = plan(tail, claim, &counting, later);
+        let recorded = plan.events.into_iter().find_map(|event| match event {
+            EventBody::RecoveryRecorded {
+                attempts, charges, ..
+            } => Some((attempts, charges)),
+            _ => None,
+        });
+        recorded.unwrap()
+    };
+    let owner = claim.owner;
+    let charge = Charge { owner, at: later };
+    assert_eq!(counts(&tail, &claim, &[], false), (1, vec![charge]));
+    assert_eq!(
+        counts(&tail, &claim, &[(owner, claim.expires_at)], false),
+        (1, vec![charge])
+    );
+    // It lost its lease and lives.
+    assert_eq!(counts(&tail, &claim, &[(owner, later)], false), (0, vec![]));
+    // Its execution broke off while it lived on: that is not to be taken back.
+    assert_eq!(counts(&tail, &claim, &[(owner, later)], true), (1, vec![]));
+
+    // A charge is taken back once its owner is seen after it, and others stay.
+    let other = OwnerId::new();
+    let mut charged = tail;
+    charged.session.attempts = 3;
+    charged.session.charges = vec![
+        Charge {
+            owner: other,
+            at: 50,
+        },
+        Charge { owner, at: 60 },
+    ];
+    let (attempts, charges) = counts(&charged, &claim, &[(other, 51)], false);
+    assert_eq!((attempts, charges.len()), (3, 2));
+    let (attempts, charges) = counts(&charged, &claim, &[(other, 50)], false);
+    assert_eq!((attempts, charges.len()), (4, 3));
 }

@@ -213,8 +213,7 @@ async fn the_rest(h: &Harness) {
     h.clock.advance(build::LEASE_MS);
     let seen = Write::Recover {
         seen: fence,
-        max_attempts: 0,
-        alive: Vec::new(),
+        counting: mainstay_core::recovery::Counting::to(0),
     };
     h.ok(build::commit(session, seen)).await;
     h.ok(build::commit(session, Write::Release)).await;

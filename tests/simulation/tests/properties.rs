@@ -12,7 +12,7 @@ use mainstay_core::plugin::ModelEvent;
 use mainstay_core::port::Dump;
 use mainstay_core::project;
 use mainstay_core::rebuild::{Rebuild, Rows};
-use mainstay_core::recovery::{Plan, plan};
+use mainstay_core::recovery::{Counting, Plan, plan};
 use mainstay_core::tail::{Changes, InputStatus, Scope, Tail};
 use mainstay_test_simulation::decisions::Decided;
 use mainstay_test_simulation::decisions::scripts::{Death, SCRIPTS, play};
@@ -286,10 +286,10 @@ fn what_recovery_has_settled_it_settles_once_wherever_the_log_breaks_off() {
         };
         claim.interrupt |= interrupt;
         let now = log[end].at;
-        let first = plan(&tail, &claim, 3, &[], now);
+        let first = plan(&tail, &claim, &Counting::to(3), now);
         prop_assert_eq!(
             &first,
-            &plan(&tail, &claim, 3, &[], now),
+            &plan(&tail, &claim, &Counting::to(3), now),
             "a plan follows from what it is shown"
         );
         let terminals = first.events.iter().filter_map(EventBody::terminal_of);
@@ -317,7 +317,7 @@ fn what_recovery_has_settled_it_settles_once_wherever_the_log_breaks_off() {
             outcome: first.outcome.clone(),
         };
         let running = written(&after, &start, now)?;
-        let second = plan(&running, &successor, u32::MAX, &[], now);
+        let second = plan(&running, &successor, &Counting::to(u32::MAX), now);
         prop_assert_eq!(settles(&second), Vec::<&EventBody>::new());
         // And what may be run is the same.
         let run = |plan: &Plan| {

@@ -143,8 +143,7 @@ pub fn recover(session: SessionId, seen: Fence) -> Commit {
         session,
         Write::Recover {
             seen,
-            max_attempts: 3,
-            alive: Vec::new(),
+            counting: mainstay_core::recovery::Counting::to(3),
         },
     )
 }
