@@ -26,9 +26,7 @@ impl Movable for PostgresStore {
     }
 
     async fn others(&self) -> Result<u64, StoreError> {
-        let statement = Statement::new(OTHERS)
-            .bind(self.options.application.as_str())
-            .bind(self.clock.at());
+        let statement = Statement::new(OTHERS).bind(self.options.application.as_str());
         let row = self.one(ACTION, &statement).await?;
         let count = row.try_get(0).map(unsigned);
         count.map_err(|cause| self.failed(ACTION, cause.into()))
@@ -86,13 +84,10 @@ impl Movable for PostgresStore {
 }
 
 // Whoever else runs sessions here, or moves them.
-// others: by their connections, and where a pooler hides these, by the rows of nodes.
 const OTHERS: &str = "
-    SELECT greatest(
-        (SELECT count(*) FROM pg_stat_activity
-          WHERE datname = current_database() AND application_name <> $1
-            AND (application_name = 'mainstay' OR application_name LIKE 'mainstay move %')),
-        (SELECT count(*) FROM node WHERE stopped_at IS NULL AND expires_at > store_now($2)))";
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name <> $1
+       AND (application_name = 'mainstay' OR application_name LIKE 'mainstay move %')";
 
 const LIVING: &str = "
     SELECT session, owner, expires_at - store_now($1) FROM claim
