@@ -1,9 +1,9 @@
 //! `recovery::plan` by table: what a crash leaves, and what is written for it.
 
 use mainstay_core::claim::{Claim, Fence, Phase};
-use mainstay_core::commit::{self, Commit, Known, Write};
+use mainstay_core::commit::{self, Commit, End, Known, Refused, Write};
 use mainstay_core::event::{EventBody, InterruptReason, Piece, SessionCreated};
-use mainstay_core::history::Ending;
+use mainstay_core::history::{Approval, Ending};
 use mainstay_core::id::{InputId, OwnerId, SessionId};
 use mainstay_core::model::{Effect, FinishReason, HostedResult, ToolCall, ToolDefinition};
 use mainstay_core::plugin::{Action, Compact, Condition, Summary, Wait};
@@ -612,4 +612,40 @@ fn recov_15_only_owners_that_are_seen_no_more_have_crashed() {
     assert_eq!((attempts, charges.len()), (3, 2));
     let (attempts, charges) = counts(&charged, &claim, &[(other, 50)], false);
     assert_eq!((attempts, charges.len()), (4, 3));
+}
+
+/// The end of an execution looks again, so an answer that comes just before it is not left lying.
+#[test]
+fn wait_5_an_answer_that_comes_as_the_session_parks_is_acted_upon() {
+    let asks = [build::step_started(build::call_tools(&["a"])), held("a")];
+    let (tail, fence) = crashed(Resume::default(), &asks);
+    let session = tail.session.id;
+    let mut parks = build::append(session, fence, []);
+    if let Write::Append(append) = &mut parks.write {
+        append.begins = true;
+        append.end = Some(End::Suspended);
+    }
+    let known = Known::default();
+    let parked = commit::apply(Some(&tail), &parks, &known, build::AT).unwrap();
+    assert!(parked.tail.claim.is_none() && !parked.tail.is_runnable());
+    assert!(parked.tail.session.wait.is_some() && parked.tail.step.is_some());
+
+    for approved in [true, false] {
+        let answer = Write::Answer(Approval {
+            key: mainstay_core::approval::key(STEP, "a"),
+            approved,
+            reason: None,
+        });
+        let answer = build::commit(session, answer);
+        // Before the end of the execution: it may not end.
+        let answered = apply(Some(&tail), answer.clone());
+        assert!(answered.session.wait.is_none() && answered.is_runnable());
+        let refused = commit::apply(Some(&answered), &parks, &known, build::AT);
+        assert_eq!(refused.unwrap_err(), Refused::NotIdle);
+        // Behind it: another may begin.
+        let answered = apply(Some(&parked.tail), answer);
+        assert!(answered.is_runnable() && answered.claim.is_none());
+        let claimed = apply(Some(&answered), build::claim(session, build::fence()));
+        assert_eq!(claimed.claim.unwrap().phase, Phase::Ready);
+    }
 }

@@ -213,8 +213,7 @@ async fn a_held_call_keeps_no_other_back_and_starts_as_soon_as_it_is_answered() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_as_the_session_parks_is_not_lost() {
-    // Between the commit that parks the turn and the one that tells the end of its execution.
+async fn a_process_that_dies_as_it_parks_asks_again_and_runs_the_call_once() {
     let stage = Stage::new(makes(&[&[("a", "act", ASK)]]));
     let host = stage.start_with(Box::new(|commit, _| match &commit.write {
         Write::Append(append) if append.end.is_some() => Fate::DieBefore,
@@ -223,7 +222,7 @@ async fn an_answer_that_comes_as_the_session_parks_is_not_lost() {
     let session = stage.create("default").await;
     host.prompt(session, "go").await;
     host.link.died().await;
-    // It may have died in the very commit that would have parked it: then nothing was asked yet.
+    // Nothing was asked yet: the request is in the commit that never came.
     host.kill();
     let host = stage.start();
     let tail = stage.waiting(session).await;
