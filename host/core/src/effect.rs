@@ -578,8 +578,9 @@ impl<'e> Effect<'e> {
         let config = self.exec.shared.config.get();
         let agent = config.agents.get(&session.agent);
         let judge = || {
+            // Of an agent that is configured no more, nobody knows what it was allowed.
             let policy = agent.map(|agent| &agent.tool_policy);
-            policy.map_or(Verdict::Allow, |p| p.judge(&call.tool, arguments))
+            policy.map_or(Verdict::Ask, |p| p.judge(&call.tool, arguments))
         };
         approval::permission(&self.step, &session.arrived.approvals, &call.id, judge)
     }

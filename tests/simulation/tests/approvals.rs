@@ -453,6 +453,43 @@ async fn calls_of_a_runner_are_judged_like_those_of_a_model() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_person_is_asked_about_calls_of_an_agent_that_is_configured_no_more() {
+    let decides = Decided::new(|_, _| say("done")).agent("default", |n, _| match n {
+        0 => tools(&[("b", "put")]).into(),
+        _ => done().into(),
+    });
+    let mut stage = Stage::new(decides);
+    let host = stage.start_with(Box::new(|commit, _| {
+        let starts = |append: &mainstay_core::commit::Append| {
+            let mut bodies = append.events.iter().map(|draft| &draft.body);
+            bodies.any(|body| matches!(body, EventBody::StepStarted(_)))
+        };
+        match &commit.write {
+            Write::Append(append) if starts(append) => Fate::DieAfter,
+            _ => Fate::Pass,
+        }
+    }));
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    host.link.died().await;
+    host.kill();
+    let agent = stage.config.agents.remove("default").unwrap();
+    let host = stage.start();
+    let tail = stage.waiting(session).await;
+    assert_eq!(called(&stage), [""; 0]);
+    host.kill();
+    stage.config.agents.insert("default".into(), agent);
+    let host = stage.start();
+    let key = approval::key(tail.session.step.unwrap(), "b");
+    host.node
+        .answer(session, an_answer(&key, None))
+        .await
+        .unwrap();
+    stage.idle(session).await;
+    assert_eq!(called(&stage), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn recov_an_approved_call_that_a_crash_cut_short_is_settled_by_its_class() {
     for (tool, effect) in [
         ("look", Effect::Pure),
