@@ -1,8 +1,8 @@
 //! Three real nodes on a real Postgres under load from outside, while everything goes wrong: nodes are
 //! killed, stopped for longer than a lease, restarted one after the other, cut off from the database in
-//! the middle of a commit or for a while, and the database crashes. At the end a checker outside compares
-//! what clients were told, and the counters of the model server and of the server that tools call, with
-//! what is in the log.
+//! the middle of a commit or for a while, their clocks are set hours off, and the database crashes. At
+//! the end a checker outside compares what clients were told, and the counters of the model server and
+//! of the server that tools call, with what is in the log.
 //!
 //! `MAINSTAY_CHAOS_SECONDS` says for how long (60), `MAINSTAY_SEED` which faults (a new seed each run,
 //! printed), `MAINSTAY_CHAOS_KEEP` that the nodes' logs are to be kept.
@@ -38,6 +38,9 @@ const CALM: (u64, u64) = (300, 2500);
 /// And the database.
 const STEADY: (u64, u64) = (8_000, 16_000);
 
+/// How far from the right time a node's clock may be, in seconds.
+const APART: i64 = 12 * 3600;
+
 /// What goes wrong with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
@@ -48,9 +51,10 @@ enum Fault {
     AnswerLost,
     CutOff,
     Silent,
+    ClockSet,
 }
 
-const FAULTS: [Fault; 7] = [
+const FAULTS: [Fault; 8] = [
     Fault::Killed,
     Fault::Stopped,
     Fault::Restarted,
@@ -58,6 +62,7 @@ const FAULTS: [Fault; 7] = [
     Fault::AnswerLost,
     Fault::CutOff,
     Fault::Silent,
+    Fault::ClockSet,
 ];
 
 type Counts = Arc<Mutex<BTreeMap<Fault, u32>>>;
@@ -137,11 +142,12 @@ async fn node_1_store_10_through_chaos_nothing_that_was_told_is_lost_and_nothing
     );
 
     let reader = Reader::new(everywhere, reqwest::Client::new());
-    let (mut cut_off, mut owners) = (0, BTreeSet::new());
+    let (mut cut_off, mut owners, mut wrong) = (0, BTreeSet::new(), 0);
     for told in &told {
         reader.idle(&told.session).await;
         let all = reader.events(&told.session, 0).await;
         cut_off += checked(told, &all, &outside);
+        wrong += all.iter().filter(|event| hours_off(event)).count();
         owners.extend(owners_of(&all));
     }
     for (session, tag) in &tagged {
@@ -157,6 +163,7 @@ async fn node_1_store_10_through_chaos_nothing_that_was_told_is_lost_and_nothing
         "only {cut_off} executions were cut off"
     );
     assert!(owners.len() > 3, "only {owners:?} ran anything");
+    assert!(wrong > 0, "all nodes had the right time");
     assert!(
         crashes > 0 && lost > 0,
         "{crashes} crashes, {lost} commits lost"
@@ -220,6 +227,7 @@ async fn trouble(
                     node.proxy.cut_all();
                     node.proxy.silence(false);
                 }
+                Fault::ClockSet => node.set_clock(chance.random_range(-APART..APART)),
             }
         }
     }
@@ -292,6 +300,15 @@ fn owners_of(all: &[Value]) -> impl Iterator<Item = String> {
         .iter()
         .filter(|event| event["type"] == "execution.started");
     started.map(|event| event["data"]["owner"].as_str().unwrap().to_owned())
+}
+
+/// Whether an event was made where the clock was hours from the database's: its id tells of the one, its
+/// time of the other.
+fn hours_off(event: &Value) -> bool {
+    let id: uuid::Uuid = event["id"].as_str().unwrap().parse().unwrap();
+    let (seconds, _) = id.get_timestamp().map_or((0, 0), |made| made.to_unix());
+    let time = event["at"].as_u64().expect("milliseconds") / 1000;
+    id.get_version_num() == 7 && seconds.abs_diff(time) > 3600
 }
 
 /// The database itself says so, and no secret is in it.

@@ -1,6 +1,8 @@
 //! Nodes as real processes on one database, each behind a proxy of its own and each with its own address
-//! that it keeps over restarts. They share a home, and so compiled code and workspaces.
+//! that it keeps over restarts, and a wall clock of its own. They share a home, and so compiled code and
+//! workspaces.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -59,6 +61,7 @@ pub(crate) struct Node {
     place: Arc<Place>,
     pub(crate) proxy: Proxy,
     port: u16,
+    clock: WrongClock,
     child: Option<Child>,
 }
 
@@ -71,6 +74,7 @@ impl Node {
             place: Arc::clone(place),
             proxy: Proxy::before(server.port()).await,
             port: free.local_addr().unwrap().port(),
+            clock: WrongClock::of(&place.folder, name),
             child: None,
         }
     }
@@ -120,13 +124,19 @@ impl Node {
             .append(true)
             .open(self.log())
             .unwrap();
-        self.place
-            .command(&self.proxy.url(&self.place.url))
+        let mut command = self.place.command(&self.proxy.url(&self.place.url));
+        self.clock.worn_by(&mut command);
+        command
             .args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap()
+    }
+
+    /// Sets the node's wall clock, in seconds from the right time.
+    pub(crate) fn set_clock(&self, seconds: i64) {
+        self.clock.set(seconds);
     }
 
     pub(crate) fn send(&self, signal: Signal) {
@@ -149,6 +159,42 @@ impl Node {
         let mut child = self.child.take().expect("it runs");
         let ended = tokio::time::timeout(DEADLINE, child.wait()).await;
         ended.expect("it ends by itself").unwrap();
+    }
+}
+
+/// A wall clock that a process takes for the machine's.
+struct WrongClock {
+    file: PathBuf,
+}
+
+impl WrongClock {
+    fn of(folder: &Path, name: &str) -> Self {
+        let clock = Self {
+            file: folder.join(format!("{name}.clock")),
+        };
+        clock.set(0);
+        clock
+    }
+
+    /// In place: a running process has the file mapped.
+    fn set(&self, seconds: i64) {
+        let mut options = std::fs::File::options();
+        let file = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&self.file);
+        let written = file.unwrap().write_all(&seconds.to_ne_bytes());
+        written.unwrap();
+    }
+
+    fn worn_by(&self, command: &mut Command) {
+        let test = std::env::current_exe().unwrap();
+        let library = test.with_file_name("libmainstay_test_clock.so");
+        assert!(library.exists(), "{} is not built", library.display());
+        command
+            .env("LD_PRELOAD", library)
+            .env("MAINSTAY_TEST_CLOCK", &self.file);
     }
 }
 
