@@ -3,6 +3,9 @@
 
 mod support;
 
+#[path = "nodes/deploy.rs"]
+mod deploy;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

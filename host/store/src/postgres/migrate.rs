@@ -1,7 +1,12 @@
 //! Makes a database's schema, or adds what it lacks, in one transaction under a lock: of several
-//! processes that begin at once one does it and the others find it done. Nothing here needs a session
-//! of the database to last longer than a transaction.
+//! processes that begin at once one does it and the others find it done. Nodes of the build before may be
+//! at work meanwhile, so it never stands long in their way: it gives up its place in the queue for a table
+//! that is in use, and comes again. Nothing here needs a session of the database to last longer than a
+//! transaction.
 
+use std::time::Duration;
+
+use rand::Rng as _;
 use sqlx::migrate::{Migration, Migrator};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 
@@ -12,12 +17,60 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 /// The oldest server that is supported, as `server_version_num` has it.
 const NEEDED: i32 = 140_000;
 
+/// Whoever waits for a table to be its own holds up all that come after, so this is as long as a node's
+/// statement may have to wait for a migration that waits for another's.
+const IN_THE_WAY: &str = "SET LOCAL lock_timeout = '200ms'";
+/// How often a table may be in use before a start gives up, a quarter to three quarters of a second apart.
+const TRIES: u32 = 100;
+
+/// Brings the schema to what this build knows.
+///
+/// # Errors
+///
+/// Where the database is none of Mainstay's or of a newer build, lacks what `make` does not allow to be
+/// made, or cannot be changed; it is then as it was.
 pub(super) async fn migrate(
     conn: &mut PgConnection,
     place: &str,
     make: bool,
 ) -> Result<(), OpenError> {
     server(conn, place).await?;
+    let all: Vec<&Migration> = MIGRATIONS.iter().collect();
+    apply(conn, place, make, &all).await
+}
+
+async fn apply(
+    conn: &mut PgConnection,
+    place: &str,
+    make: bool,
+    all: &[&Migration],
+) -> Result<(), OpenError> {
+    for _ in 1..TRIES {
+        match attempt(conn, place, make, all).await {
+            Err(OpenError::Migration { cause, version, .. }) if is_in_use(&cause) => {
+                tracing::info!(version, "tables are in use: the migration comes again");
+                run(conn, place, "ROLLBACK").await?;
+                let pause = rand::rng().random_range(250..750);
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            done => return done,
+        }
+    }
+    attempt(conn, place, make, all).await
+}
+
+/// A lock that did not come in time, or that would never have come.
+fn is_in_use(cause: &sqlx::Error) -> bool {
+    let code = cause.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("55P03" | "40P01"))
+}
+
+async fn attempt(
+    conn: &mut PgConnection,
+    place: &str,
+    make: bool,
+    all: &[&Migration],
+) -> Result<(), OpenError> {
     // An arbitrary number that no other program is likely to lock.
     run(
         conn,
@@ -25,14 +78,15 @@ pub(super) async fn migrate(
         "BEGIN; SELECT pg_advisory_xact_lock(5572318241)",
     )
     .await?;
-    let missing = look(conn, place).await?;
+    let missing = look(conn, place, all).await?;
     if missing.is_empty() {
         return run(conn, place, "ROLLBACK").await;
     }
     if !make {
         run(conn, place, "ROLLBACK").await?;
-        return Err(lacking(place, &missing));
+        return Err(lacking(place, all, &missing));
     }
+    run(conn, place, IN_THE_WAY).await?;
     run(conn, place, LEDGER).await?;
     for migration in missing {
         let sql = AssertSqlSafe(migration.sql.as_str().to_owned());
@@ -54,9 +108,9 @@ pub(super) async fn migrate(
     run(conn, place, "COMMIT").await
 }
 
-fn lacking(place: &str, missing: &[&Migration]) -> OpenError {
+fn lacking(place: &str, all: &[&Migration], missing: &[&Migration]) -> OpenError {
     let place = place.into();
-    let versions = MIGRATIONS.iter().map(|one| one.version);
+    let versions = all.iter().map(|one| one.version);
     if missing.len() == versions.clone().count() {
         return OpenError::Missing { place };
     }
@@ -121,12 +175,15 @@ async fn server(conn: &mut PgConnection, place: &str) -> Result<(), OpenError> {
 }
 
 /// What is to be done, after a look at what there is.
-async fn look(conn: &mut PgConnection, place: &str) -> Result<Vec<&'static Migration>, OpenError> {
+async fn look<'m>(
+    conn: &mut PgConnection,
+    place: &str,
+    all: &[&'m Migration],
+) -> Result<Vec<&'m Migration>, OpenError> {
     let fail = |cause| OpenError::sql(place, cause);
     let foreign = || OpenError::Foreign {
         place: place.into(),
     };
-    let all = MIGRATIONS.iter();
     // What an extension brings is nobody's data.
     let sql = "
         SELECT (SELECT count(*) FROM pg_class c
@@ -141,7 +198,7 @@ async fn look(conn: &mut PgConnection, place: &str) -> Result<Vec<&'static Migra
     let ledger: bool = row.try_get(1).map_err(fail)?;
     let meta: bool = row.try_get(2).map_err(fail)?;
     if relations == 0 {
-        return Ok(all.collect());
+        return Ok(all.to_vec());
     }
     if !ledger || !meta {
         return Err(foreign());
@@ -164,7 +221,7 @@ async fn look(conn: &mut PgConnection, place: &str) -> Result<Vec<&'static Migra
         let checksum: Vec<u8> = row.try_get(1).map_err(fail)?;
         there.push((version, checksum));
     }
-    let known = all.clone().map(|one| one.version).max().unwrap_or(0);
+    let known = all.iter().map(|one| one.version).max().unwrap_or(0);
     let found = there.iter().map(|(version, _)| *version).max().unwrap_or(0);
     if found > known {
         return Err(OpenError::NewerSchema {
@@ -174,7 +231,7 @@ async fn look(conn: &mut PgConnection, place: &str) -> Result<Vec<&'static Migra
         });
     }
     let mut missing = Vec::new();
-    for migration in all {
+    for &migration in all {
         match there
             .iter()
             .find(|(version, _)| *version == migration.version)
@@ -196,4 +253,87 @@ async fn look(conn: &mut PgConnection, place: &str) -> Result<Vec<&'static Migra
 pub(super) fn is_known(version: i64, checksum: &[u8]) -> bool {
     let mut all = MIGRATIONS.iter();
     all.any(|one| one.version == version && *one.checksum == *checksum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::time::Instant;
+
+    use mainstay_test_support::postgres;
+    use sqlx::migrate::MigrationType;
+    use sqlx::{Connection as _, Executor as _, SqlStr};
+
+    use super::*;
+
+    async fn columns(conn: &mut PgConnection) -> i64 {
+        let sql = "SELECT count(*) FROM information_schema.columns
+                    WHERE table_schema = current_schema() AND column_name = 'later'";
+        sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
+    }
+
+    /// Whether anybody waits for a table.
+    async fn waiting(conn: &mut PgConnection) -> bool {
+        let sql = "SELECT EXISTS (SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                                   WHERE d.datname = current_database()
+                                     AND l.locktype = 'relation' AND NOT l.granted)";
+        sqlx::query_scalar(sql).fetch_one(conn).await.unwrap()
+    }
+
+    /// A node in the middle of a commit reads the one table and then the other; the migration takes them
+    /// the other way round.
+    #[tokio::test]
+    async fn upgrade_2_a_migration_comes_again_while_what_it_changes_is_in_use() {
+        let Some(server) = postgres::server() else {
+            return;
+        };
+        let url = server.database();
+        let mut conn = PgConnection::connect(&url).await.unwrap();
+        migrate(&mut conn, &url, true).await.unwrap();
+        let wider = Migration::new(
+            2,
+            Cow::Borrowed("later"),
+            MigrationType::Simple,
+            SqlStr::from_static(
+                "ALTER TABLE event ADD COLUMN later text; ALTER TABLE session ADD COLUMN later text",
+            ),
+            false,
+        );
+        let all: Vec<&Migration> = MIGRATIONS.iter().chain([&wider]).collect();
+
+        let mut busy = PgConnection::connect(&url).await.unwrap();
+        busy.execute("BEGIN; SELECT count(*) FROM session")
+            .await
+            .unwrap();
+        let mut newer = PgConnection::connect(&url).await.unwrap();
+        let mut moves_in = Box::pin(apply(&mut newer, &url, true, &all));
+        let mut reader = PgConnection::connect(&url).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut came, mut waits) = (0, false);
+        while came < 3 {
+            assert!(Instant::now() < deadline, "it came {came} times");
+            tokio::select! {
+                done = &mut moves_in => panic!("the table is in use: {done:?}"),
+                is = waiting(&mut reader) => {
+                    came += u32::from(is && !waits);
+                    waits = is;
+                }
+            }
+            // Others get their turn all the while, and see nothing of it.
+            tokio::select! {
+                done = &mut moves_in => panic!("the table is in use: {done:?}"),
+                done = busy.execute("SELECT count(*) FROM event") => drop(done.unwrap()),
+            }
+            assert_eq!(columns(&mut reader).await, 0);
+        }
+        busy.execute("COMMIT").await.unwrap();
+        let done = tokio::time::timeout(Duration::from_secs(60), moves_in).await;
+        done.expect("it ends").unwrap();
+        assert_eq!(columns(&mut reader).await, 2);
+        let found = look(&mut newer, &url, &MIGRATIONS.iter().collect::<Vec<_>>()).await;
+        assert!(matches!(
+            found,
+            Err(OpenError::NewerSchema { found: 2, .. })
+        ));
+    }
 }
