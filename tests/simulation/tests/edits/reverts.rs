@@ -1,0 +1,227 @@
+//! Reverts: staged, undone, final, and what is beside them.
+
+use std::sync::Arc;
+
+use mainstay_core::commit::{Refused, Write};
+use mainstay_core::event::{Delivery, SessionCreated};
+use mainstay_core::id::SessionId;
+use mainstay_core::tail::{InputStatus, Scope};
+use mainstay_test_simulation::world::{World, prompt};
+use mainstay_test_support::rebuild;
+
+use super::{chat, counting, echo, last_request, one_call, refused, rows, shown, state, texts};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edit_1_twenty_creations_at_once_make_one_session() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = SessionId::new();
+    let create = || {
+        let node = Arc::clone(&process.node);
+        async move {
+            let created = SessionCreated {
+                agent: "default".into(),
+                title: Some("the one".into()),
+                ..SessionCreated::default()
+            };
+            let existed = node.create(session, created).await.unwrap();
+            (existed, node.tail(session).await.unwrap().session.clone())
+        }
+    };
+    let all = futures::future::join_all((0..20).map(|_| tokio::spawn(create()))).await;
+    let all: Vec<_> = all.into_iter().map(|done| done.unwrap()).collect();
+    assert_eq!(all.iter().filter(|(existed, _)| !existed).count(), 1);
+    assert!(all.iter().all(|(_, session)| *session == all[0].1));
+    let again = create().await;
+    assert_eq!(again, (true, all[0].1.clone()));
+    assert_eq!(world.kinds(session).await, ["session.created"]);
+    assert_eq!(world.store.sessions(None, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn edit_2_a_revert_hides_and_its_undoing_shows_all_again() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a", "b", "c"]).await;
+    let before = world.dump(session).await;
+    assert_eq!(texts(&before.items).len(), 6);
+    let fourth = before.items[3].seq;
+
+    let through = process.node.revert(session, fourth).await.unwrap();
+    assert_eq!(through, before.items[2].seq);
+    assert_eq!(texts(&shown(&world, session).await), ["a", "to a", "b"]);
+    let reverted = world.dump(session).await;
+    assert_eq!(reverted.events[..before.events.len()], before.events[..]);
+    assert_eq!(reverted.items, before.items, "nothing is gone yet");
+    assert_eq!(rebuild(&reverted.events).unwrap(), rows(reverted.clone()));
+    // Deeper, and back at once.
+    process
+        .node
+        .revert(session, before.items[1].seq)
+        .await
+        .unwrap();
+    assert_eq!(texts(&shown(&world, session).await), ["a"]);
+
+    process.node.clear_revert(session).await.unwrap();
+    assert_eq!(shown(&world, session).await, before.items);
+    let refused = refused(process.node.clear_revert(session).await);
+    assert!(matches!(refused, Refused::NotReverted(_)), "{refused:?}");
+    process.prompt(session, "d").await;
+    world.idle(session).await;
+    let wanted = ["a", "to a", "b", "to b", "c", "to c", "d"];
+    assert_eq!(last_request(&world), wanted);
+}
+
+#[tokio::test]
+async fn edit_2_what_was_reverted_is_in_no_request_and_stays_in_the_log() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a", "b", "c"]).await;
+    let before = world.dump(session).await;
+    process
+        .node
+        .revert(session, before.items[3].seq)
+        .await
+        .unwrap();
+    process.prompt(session, "d").await;
+    let after = world.idle(session).await;
+    assert_eq!(last_request(&world), ["a", "to a", "b", "d"]);
+    assert_eq!(texts(&after.items), ["a", "to a", "b", "d", "to d"]);
+    assert_eq!(after.events[..before.events.len()], before.events[..]);
+    assert!(after.session.unwrap().head > before.session.unwrap().head);
+    assert_eq!(rebuild(&after.events).unwrap().items, after.items);
+    // It is final.
+    let refused = refused(process.node.clear_revert(session).await);
+    assert!(matches!(refused, Refused::NotReverted(_)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn edit_2_a_revert_to_the_beginning_leaves_nothing_and_behind_the_end_is_refused() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a"]).await;
+    let before = world.dump(session).await;
+    let last = before.items.last().unwrap().seq;
+    let refused = refused(process.node.revert(session, last + 1).await);
+    assert!(
+        matches!(refused, Refused::NothingToRevert(_)),
+        "{refused:?}"
+    );
+    assert_eq!(world.dump(session).await, before);
+
+    assert_eq!(process.node.revert(session, 1).await.unwrap(), 0);
+    assert!(shown(&world, session).await.is_empty());
+    process.prompt(session, "b").await;
+    world.idle(session).await;
+    assert_eq!(last_request(&world), ["b"]);
+}
+
+#[tokio::test]
+async fn edit_3_revert_and_admission_take_effect_in_one_commit() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a", "b", "c"]).await;
+    let other = process.session().await;
+    let taken = process.prompt(other, "elsewhere").await;
+    world.idle(other).await;
+    let items = world.items(session).await;
+    process.node.revert(session, items[3].seq).await.unwrap();
+    let reverted = world.dump(session).await;
+
+    let conflict = process
+        .node
+        .admit(session, taken, Delivery::Queue, prompt("x"))
+        .await;
+    assert!(matches!(refused(conflict), Refused::InputConflict { .. }));
+    assert_eq!(world.dump(session).await, reverted);
+
+    world.memory.take_log();
+    let input = process.prompt(session, "d").await;
+    let log = world.memory.log();
+    let admission = &log[0];
+    assert!(matches!(admission.commit.write, Write::Admit { .. }));
+    let kinds: Vec<String> = admission
+        .events
+        .iter()
+        .map(|event| event.body.kind())
+        .collect();
+    assert_eq!(kinds, ["revert.committed", "input.admitted"]);
+    world.idle(session).await;
+    // The first admission answers a retry, and reverts nothing again.
+    let again = process
+        .node
+        .admit(session, input, Delivery::Queue, prompt("d"))
+        .await
+        .unwrap();
+    assert_eq!(again.status, InputStatus::Promoted);
+    assert_eq!(world.count(session, "revert.committed").await, 1);
+}
+
+#[tokio::test]
+async fn edit_3_a_running_session_is_busy() {
+    let world = World::new(one_call("act"));
+    let gate = world.plugins.hold("act");
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the call", |_| world.plugins.count("act") == 1)
+        .await;
+    let before = world.dump(session).await;
+    let busy = refused(process.node.revert(session, before.items[0].seq).await);
+    assert!(matches!(busy, Refused::Busy(_)), "{busy:?}");
+    assert_eq!(world.dump(session).await, before);
+    gate.notify_one();
+    world.idle(session).await;
+}
+
+#[tokio::test]
+async fn edit_3_what_was_pending_before_the_revert_enters_behind_it() {
+    let world = World::new(one_call("act"));
+    let _gate = world.plugins.hold("act");
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the call", |_| world.plugins.count("act") == 1)
+        .await;
+    process.prompt(session, "later").await;
+    process.node.interrupt(session).await.unwrap();
+    world.plugins.let_go("act");
+    let stopped = world.idle(session).await;
+    // The prompt has lost its intent: it is pending, and nothing runs.
+    process
+        .node
+        .revert(session, stopped.items[1].seq)
+        .await
+        .unwrap();
+    process.node.wake(session, Scope::All).await.unwrap();
+    let after = world.idle(session).await;
+    assert_eq!(last_request(&world)[..2], ["go", "later"]);
+    assert_eq!(texts(&shown(&world, session).await), texts(&after.items));
+    assert_eq!(texts(&after.items)[..2], ["go", "later"]);
+    assert!(after.session.unwrap().revert.is_none());
+}
+
+#[tokio::test]
+async fn edit_2_a_runners_state_goes_back_with_the_history() {
+    let world = World::new(counting(Arc::default()));
+    let process = world.start(None);
+    // Two decisions a turn, the second after its last message.
+    let session = chat(&world, &process, &["a", "b", "c"]).await;
+    assert_eq!(state(&world, session).await, 6);
+    let items = world.items(session).await;
+    process.node.revert(session, items[4].seq).await.unwrap();
+    // A fork of what is shown has what is shown.
+    let fork = SessionId::new();
+    process.node.fork(session, None, fork).await.unwrap();
+    assert_eq!(state(&world, fork).await, 4);
+    process.prompt(session, "d").await;
+    world.idle(session).await;
+    assert_eq!(state(&world, session).await, 4 + 2);
+
+    // To a place behind the revert that became final: the reverted states do not come back.
+    let items = world.items(session).await;
+    assert_eq!(texts(&items)[4..], ["d", "to d"]);
+    process.node.revert(session, items[5].seq).await.unwrap();
+    process.prompt(session, "e").await;
+    world.idle(session).await;
+    assert_eq!(state(&world, session).await, 4 + 2);
+    assert_eq!(last_request(&world), ["a", "to a", "b", "to b", "d", "e"]);
+}

@@ -1,0 +1,311 @@
+//! Claims: renewed, lost, ended, recovered once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mainstay_core::commit::{End, Write};
+use mainstay_core::coordinator::Terminal;
+use mainstay_core::event::{EventBody, InterruptReason};
+use mainstay_test_simulation::plugins::{Scripted, say};
+use mainstay_test_simulation::world::{World, lines, user_texts};
+
+use super::{ends, later, one_call};
+
+#[tokio::test]
+async fn claim_7_a_long_step_is_renewed_and_never_recovered() {
+    let world = World::new(Scripted::new(|_, _| later(1500, say("slow"))));
+    let process = world.start(None);
+    let _other = world.start(None);
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    let first = world
+        .until(session, "a claim", |dump| dump.claim.is_some())
+        .await
+        .claim
+        .unwrap()
+        .expires_at;
+    // Longer than several leases: its expiry moves on while the step is in flight.
+    world
+        .until(session, "the expiry to pass three leases", |dump| {
+            dump.claim
+                .as_ref()
+                .is_some_and(|claim| claim.expires_at > first + 1000)
+        })
+        .await;
+    world.idle(session).await;
+    assert_eq!(world.count(session, "execution.started").await, 1);
+    assert_eq!(world.count(session, "recovery.recorded").await, 0);
+}
+
+#[tokio::test]
+async fn claim_11_a_node_without_confirmed_renewals_stops_by_itself() {
+    let world = World::new(Scripted::new(|_, n| {
+        if n == 0 {
+            later(60_000, say("never"))
+        } else {
+            say("done")
+        }
+    }));
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the request", |_| {
+            world.plugins.request_count() == 1
+        })
+        .await;
+    let node = Arc::clone(&process.node);
+    let waiter = tokio::spawn(async move { node.run(session, None).await });
+    tokio::task::yield_now().await;
+    world.memory.fail_renewals(true);
+    let outcome = tokio::time::timeout(Duration::from_secs(20), waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Lost));
+    world.memory.fail_renewals(false);
+    let dump = world.idle(session).await;
+    assert_eq!(
+        dump.events
+            .iter()
+            .filter(|e| e.kind == "execution.interrupted")
+            .count(),
+        1
+    );
+    assert_eq!(world.plugins.request_count(), 2);
+}
+
+#[tokio::test]
+async fn claim_12_no_request_goes_out_before_its_step_is_durable() {
+    let world = World::new(Scripted::new(|_, _| say("hi")));
+    world.memory.fail_when(|commit| {
+        matches!(&commit.write, Write::Append(append)
+            if append.events.iter().any(|draft| matches!(draft.body, EventBody::StepStarted(_))))
+    });
+    let (_process, session) = world.begin("go").await;
+    world
+        .until(session, "a decision", |_| {
+            !world.plugins.decisions.lock().unwrap().is_empty()
+        })
+        .await;
+    assert_eq!(world.plugins.request_count(), 0);
+    assert_eq!(
+        world.tail(session).await.claim.as_ref().unwrap().phase,
+        mainstay_core::claim::Phase::Ready
+    );
+    world.memory.heal();
+    world.idle(session).await;
+    assert_eq!(world.plugins.request_count(), 1);
+}
+
+#[tokio::test]
+async fn claim_14_a_terminal_that_cannot_be_stored_is_recoverys() {
+    let mut world = World::new(Scripted::new(|_, _| say("hi")));
+    world.settings.lease = Duration::from_millis(300);
+    world.memory.fail_when(ends);
+    let (_process, session) = world.begin("go").await;
+    // The runner's `done` is in the same commit: neither is there.
+    world
+        .until(session, "recovery", |dump| {
+            dump.events.iter().any(|e| e.kind == "recovery.recorded")
+        })
+        .await;
+    world.memory.heal();
+    let dump = world.idle(session).await;
+    let terminals: Vec<_> = dump
+        .events
+        .iter()
+        .filter(|e| e.kind.starts_with("execution.") && e.kind != "execution.started")
+        .collect();
+    assert!(
+        terminals.iter().any(|e| e.data["reason"] == "crash"),
+        "{}",
+        lines(&dump)
+    );
+    assert_eq!(world.count(session, "turn.ended").await, 1);
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_was_lost_is_stored_once() {
+    let world = World::new(one_call("put"));
+    let process = world.start(None);
+    let session = process.session().await;
+    // Every first try is stored and said to have failed; every second one is answered.
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    world.memory.lose_answers_when(move |commit| {
+        matches!(&commit.write, Write::Append(append) if append.end.is_none())
+            && tries.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+    });
+    process.prompt(session, "go").await;
+    let dump = world.idle(session).await;
+    assert_eq!(world.plugins.count("put"), 1, "{}", lines(&dump));
+    assert_eq!(
+        dump.events
+            .iter()
+            .filter(|e| e.kind == "step.started")
+            .count(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn recov_15_shutdowns_and_interrupts_count_as_no_attempt() {
+    let world = World::new(Scripted::new(|_, _| later(60_000, say("never"))));
+    let mut process = world.start(None);
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    for n in 1..=5 {
+        world
+            .until(session, "the request", |_| {
+                world.plugins.request_count() == n
+            })
+            .await;
+        process.node.shutdown().await;
+        process.kill();
+        process = world.start(None);
+        world
+            .until(session, "the next run", |dump| {
+                dump.claim.as_ref().is_some_and(|claim| !claim.ended)
+            })
+            .await;
+        assert_eq!(world.tail(session).await.session.attempts, 0);
+    }
+    process.node.interrupt(session).await.unwrap();
+    let dump = world.idle(session).await;
+    assert_eq!(world.tail(session).await.session.attempts, 0);
+    assert!(
+        dump.events
+            .iter()
+            .filter(|e| e.kind == "execution.interrupted")
+            .count()
+            >= 6
+    );
+}
+
+#[tokio::test]
+async fn recov_16_a_quarantined_session_runs_nothing_until_it_is_released() {
+    let mut world = World::new(Scripted::new(|_, n| {
+        if n < 2 {
+            later(60_000, say("never"))
+        } else {
+            say("ok")
+        }
+    }));
+    world.settings.max_attempts = 1;
+    let mut process = world.start(None);
+    let session = process.session().await;
+    process.prompt(session, "go").await;
+    for n in 1..=2 {
+        world
+            .until(session, "a request", |_| world.plugins.request_count() == n)
+            .await;
+        process.kill();
+        process = world.start(None);
+    }
+    world
+        .until(session, "quarantine", |dump| {
+            dump.events.iter().any(|e| e.kind == "session.quarantined")
+        })
+        .await;
+    process.prompt(session, "more").await;
+    let refused = process.node.run(session, None).await;
+    assert!(refused.unwrap_err().to_string().contains("quarantined"));
+    assert_eq!(world.plugins.request_count(), 2);
+    process.node.resume(session).await.unwrap();
+    let dump = world
+        .until(session, "both turns", |dump| user_texts(dump).len() == 2)
+        .await;
+    assert_eq!(user_texts(&dump), ["go", "more"]);
+    world.idle(session).await;
+    assert_eq!(world.tail(session).await.session.attempts, 0);
+}
+
+#[tokio::test]
+async fn recov_12_two_nodes_recover_one_claim_once() {
+    let world = World::new(Scripted::new(|_, n| {
+        if n == 0 {
+            later(60_000, say("never"))
+        } else {
+            say("ok")
+        }
+    }));
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the request", |_| {
+            world.plugins.request_count() == 1
+        })
+        .await;
+    process.kill();
+    let _a = world.start(None);
+    let _b = world.start(None);
+    let dump = world.idle(session).await;
+    assert_eq!(
+        dump.events
+            .iter()
+            .filter(|e| e.kind == "step.recovered")
+            .count(),
+        1
+    );
+    assert_eq!(
+        dump.events
+            .iter()
+            .filter(|e| e.kind == "recovery.recorded")
+            .count(),
+        1
+    );
+    let crash = dump
+        .events
+        .iter()
+        .find(|e| e.kind == "execution.interrupted")
+        .unwrap();
+    assert!(crash.execution.is_none() && crash.recovery.is_some());
+    assert_eq!(
+        crash.data["reason"],
+        serde_json::json!(InterruptReason::Crash)
+    );
+}
+
+#[tokio::test]
+async fn claim_16_the_claim_goes_last_and_in_the_terminals_commit() {
+    let world = World::new(one_call("put"));
+    let _gate = world.plugins.hold("put");
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the call", |_| world.plugins.count("put") == 1)
+        .await;
+    process.node.interrupt(session).await.unwrap();
+    world.idle(session).await;
+    let log = world.memory.log();
+    let last = log.last().unwrap();
+    let Write::Append(append) = &last.commit.write else {
+        panic!("{last:?}")
+    };
+    assert_eq!(
+        append.end,
+        Some(End::Interrupted {
+            reason: InterruptReason::User
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_run_waits_for_the_recovery_of_a_dead_claim() {
+    let world = World::new(Scripted::new(|_, n| {
+        if n == 0 {
+            later(60_000, say("never"))
+        } else {
+            say("ok")
+        }
+    }));
+    let (process, session) = world.begin("go").await;
+    world
+        .until(session, "the request", |_| {
+            world.plugins.request_count() == 1
+        })
+        .await;
+    process.kill();
+    let next = world.start(None);
+    let outcome = next.node.run(session, None).await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    world.idle(session).await;
+}
