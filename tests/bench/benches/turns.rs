@@ -2,8 +2,10 @@
 //! the same disk? And how long does a turn take?
 //!
 //! Rounds of both alternate, so that what else the machine does falls on both. `-- standard 32` asks
-//! only about standard turns at 32 sessions, for a profiler.
+//! only about standard turns at 32 sessions, for a profiler. With `-- slow-disk` all of it, the bare loop
+//! too, runs on a disk on which each sync takes a millisecond longer.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +37,14 @@ const QUICK: Plan = Plan {
     loads: &[(1, 1), (4, 8)],
 };
 
+/// What a sync takes longer on a slow disk, in microseconds.
+const SLOWER: &str = "1000";
+const SLOW_DISK: &str = "slow-disk";
+
 fn main() {
+    if std::env::args().any(|name| name == SLOW_DISK) && std::env::var_os("LD_PRELOAD").is_none() {
+        on_a_slow_disk();
+    }
     let plan = if mainstay_bench::is_measured() {
         MEASURED
     } else {
@@ -103,13 +112,30 @@ fn main() {
     tokio.block_on(world.stop());
 }
 
+/// Begins again with what makes the disk slow.
+fn on_a_slow_disk() -> ! {
+    let program = std::env::current_exe().expect("this program");
+    let library = program.with_file_name("libmainstay_test_preload.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    let mut again = std::process::Command::new(program);
+    again
+        .args(std::env::args_os().skip(1))
+        .env("LD_PRELOAD", library)
+        .env("MAINSTAY_TEST_FSYNC_US", SLOWER);
+    panic!("cannot begin again: {}", again.exec());
+}
+
 /// What the command line names; all where it names nothing.
 struct Wanted(Vec<String>);
 
 impl Wanted {
     fn new() -> Self {
         let arguments = std::env::args().skip(1);
-        Self(arguments.filter(|name| !name.starts_with('-')).collect())
+        Self(
+            arguments
+                .filter(|name| !name.starts_with('-') && name != SLOW_DISK)
+                .collect(),
+        )
     }
 
     fn kind(&self, kind: Kind) -> bool {

@@ -190,7 +190,7 @@ impl WrongClock {
 
     fn worn_by(&self, command: &mut Command) {
         let test = std::env::current_exe().unwrap();
-        let library = test.with_file_name("libmainstay_test_clock.so");
+        let library = test.with_file_name("libmainstay_test_preload.so");
         assert!(library.exists(), "{} is not built", library.display());
         command
             .env("LD_PRELOAD", library)

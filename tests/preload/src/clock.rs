@@ -1,14 +1,14 @@
-//! A wall clock that is wrong, for a real process: preloaded, it has `clock_gettime` add what a file says,
-//! which may change at any moment. The monotonic clocks stay right, as they do on a machine whose time is
-//! set. Linux with glibc only.
+//! A wall clock that is wrong: `clock_gettime` adds what a file says, which may change at any moment. The
+//! monotonic clocks stay right, as they do on a machine whose time is set.
 
+use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use libc::{c_int, clockid_t, timespec};
 
 /// Names the file: eight bytes, the seconds to add as a signed integer of the machine's byte order.
-const FILE: &std::ffi::CStr = c"MAINSTAY_TEST_CLOCK";
+const FILE: &CStr = c"MAINSTAY_TEST_CLOCK";
 
 /// Stands for a file that is not there.
 static RIGHT: AtomicI64 = AtomicI64::new(0);
