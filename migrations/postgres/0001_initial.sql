@@ -171,6 +171,14 @@ CREATE TABLE alias (
     PRIMARY KEY (kind, alias)
 );
 
+-- How often a name was made, moved or taken away: who keeps what names lead to hears by the answers to
+-- other statements that it is no longer so.
+CREATE TABLE naming (
+    changes bigint NOT NULL
+);
+
+INSERT INTO naming (changes) VALUES (0);
+
 CREATE TABLE meta (
     key   text NOT NULL PRIMARY KEY,
     value text NOT NULL
@@ -217,6 +225,15 @@ END $$;
 
 CREATE TRIGGER alias_moved AFTER UPDATE OR DELETE ON alias
 FOR EACH ROW EXECUTE FUNCTION alias_moved();
+
+CREATE FUNCTION alias_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE naming SET changes = changes + 1;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER alias_changed AFTER INSERT OR UPDATE OR DELETE ON alias
+FOR EACH STATEMENT EXECUTE FUNCTION alias_changed();
 
 CREATE FUNCTION event_added() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -283,6 +300,7 @@ END $$;
 --   stale  another commit came first, or the session is gone (there already, with a null `p_version`);
 --   fence  the claim is not held (`p_expired` false), or has not expired (true), by the clock;
 --   busy   another commit is at it, and `p_wait` is false.
+-- `o_names` is `naming.changes` once it is done.
 -- Nothing was stored unless it is `done`. Rows are arrays in the order of the columns, one array of
 -- these per table; null for none.
 CREATE FUNCTION session_commit(
@@ -290,7 +308,7 @@ CREATE FUNCTION session_commit(
     p_execution uuid, p_owner uuid, p_expired boolean,
     p_row jsonb, p_claim jsonb, p_calls jsonb, p_events jsonb, p_inputs jsonb, p_through bigint,
     p_items jsonb, p_steps jsonb, p_executions jsonb
-) RETURNS TABLE (o_outcome text, o_now bigint, o_version bigint, o_expires_at bigint)
+) RETURNS TABLE (o_outcome text, o_now bigint, o_version bigint, o_expires_at bigint, o_names bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     v_version bigint;
@@ -462,6 +480,7 @@ BEGIN
             started = CASE excluded.started WHEN 0 THEN execution.started ELSE excluded.started END,
             ended = excluded.ended, terminal = excluded.terminal;
     END IF;
+    SELECT n.changes INTO o_names FROM naming n;
     o_outcome := 'done';
     RETURN NEXT;
 END $$;
@@ -492,7 +511,8 @@ END $$;
 -- Of what leads to executions, a scanner among other nodes is told its share alone: its free places
 -- beside theirs, of all that there is. What it was told and did not take is the others' next.
 -- `p_unknown` are types that the caller does not know: of sessions that have them it is not told. The
--- first row has the number of types that there are, for it to notice new ones.
+-- first row has the number of types that there are, for it to notice new ones, and the second how often
+-- names have changed.
 CREATE FUNCTION session_scan(
     p_scanner uuid, p_limit bigint, p_places bigint, p_at bigint, p_hold bigint, p_unknown text[]
 ) RETURNS TABLE (o_what text, o_session uuid, o_claim text, o_expires_at bigint)
@@ -502,6 +522,7 @@ DECLARE
     v_part  numeric := node_part(p_scanner, p_places, v_now);
 BEGIN
     RETURN QUERY SELECT 'kinds', NULL::uuid, NULL::text, count(*) FROM kind;
+    RETURN QUERY SELECT 'names', NULL::uuid, NULL::text, n.changes FROM naming n;
 
     RETURN QUERY
     WITH found AS MATERIALIZED (

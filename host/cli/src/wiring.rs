@@ -189,11 +189,7 @@ impl ComponentSource for Kept {
     }
 
     async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, BoxError> {
-        let aliases = self.0.aliases().await?;
-        Ok(aliases
-            .into_iter()
-            .find(|name| name.kind == kind && name.alias == alias)
-            .map(|name| name.digest))
+        Ok(self.0.alias(kind, alias).await?)
     }
 
     async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {

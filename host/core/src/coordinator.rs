@@ -724,7 +724,7 @@ async fn deliveries(inner: Arc<Inner>) {
                             inner.wake(session, scope, start);
                         }
                         // What runs by now may have been asked for since: its mark decides.
-                        Effect::Stopped(session) => stop_marked(&inner, session).await,
+                        Effect::Stopped(session) => stop_marked(&inner, &[session]).await,
                     }
                 }
             }
@@ -738,21 +738,22 @@ async fn deliveries(inner: Arc<Inner>) {
 /// Finds the interrupts that another process marked on what runs here.
 async fn marked(inner: &Arc<Inner>) {
     let sessions: Vec<SessionId> = inner.slots().keys().copied().collect();
-    for session in sessions {
-        stop_marked(inner, session).await;
+    if !sessions.is_empty() {
+        stop_marked(inner, &sessions).await;
     }
 }
 
-/// Stops what runs here of the session, if its claim bears the mark.
-async fn stop_marked(inner: &Inner, session: SessionId) {
-    if let Ok(Some(tail)) = inner.shared.store.tail(session).await
-        && tail
-            .claim
-            .as_ref()
-            .is_some_and(|claim| claim.interrupt && claim.owner == inner.shared.owner)
-        && let Some(slot) = inner.slots().get(&session)
-    {
-        slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+/// Stops what runs here of these sessions, where the claim bears the mark.
+async fn stop_marked(inner: &Inner, sessions: &[SessionId]) {
+    let store = &inner.shared.store;
+    let Ok(marked) = store.interrupted(inner.shared.owner, sessions).await else {
+        // It is looked for again with the next scan.
+        return;
+    };
+    for session in marked {
+        if let Some(slot) = inner.slots().get(&session) {
+            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
 use crate::id::{Seq, SessionId};
+use crate::tail::Tail;
 
 /// Progress for watchers only. Never stored, has no seq.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,6 +146,8 @@ struct Inner {
 
 struct Channel {
     head: watch::Sender<Seq>,
+    /// Told of each commit that may have left the session with nothing to do.
+    rest: watch::Sender<()>,
     live: broadcast::Sender<Watched>,
 }
 
@@ -170,11 +173,24 @@ const WANTED_FOR: Duration = Duration::from_secs(15);
 const RELAY_BUFFER: usize = 4096;
 
 impl Hub {
-    /// Tells of a commit.
+    /// Tells of a commit of this process.
+    pub fn wrote(&self, tail: &Tail) {
+        let rests = tail.claim.is_none() && !tail.is_runnable();
+        self.tell(tail.session.id, tail.session.head, rests);
+    }
+
+    /// Tells of a commit of which no more is known.
     pub fn committed(&self, session: SessionId, head: Seq) {
+        self.tell(session, head, true);
+    }
+
+    fn tell(&self, session: SessionId, head: Seq, may_rest: bool) {
         let mut inner = self.lock();
         if let Some(channel) = inner.sessions.get(&session) {
             channel.head.send_replace(head);
+            if may_rest {
+                channel.rest.send_replace(());
+            }
         }
         if let Some(wanted) = inner.wanted.get_mut(&session) {
             wanted.head = wanted.head.max(Some(head));
@@ -216,6 +232,13 @@ impl Hub {
         self.channel(session, |channel| channel.head.subscribe())
     }
 
+    /// Changes with each commit, as far as this process has heard, that may have left the session without
+    /// a claim and without work.
+    #[must_use]
+    pub(crate) fn watch_rest(&self, session: SessionId) -> watch::Receiver<()> {
+        self.channel(session, |channel| channel.rest.subscribe())
+    }
+
     /// Live events of a session from now on.
     #[must_use]
     pub fn watch_live(&self, session: SessionId) -> broadcast::Receiver<Watched> {
@@ -243,10 +266,12 @@ impl Hub {
         let mut inner = self.lock();
         // Channels that nobody listens to any more are dropped when another is asked for.
         inner.sessions.retain(|id, channel| {
-            *id == session || channel.head.receiver_count() + channel.live.receiver_count() > 0
+            let heard = channel.head.receiver_count() + channel.rest.receiver_count();
+            *id == session || heard + channel.live.receiver_count() > 0
         });
         let channel = inner.sessions.entry(session).or_insert_with(|| Channel {
             head: watch::Sender::new(0),
+            rest: watch::Sender::new(()),
             live: broadcast::Sender::new(LIVE_BUFFER),
         });
         take(channel)

@@ -60,7 +60,7 @@ impl Shared {
             })
             .await?;
         if !committed.events.is_empty() {
-            self.hub.committed(session, committed.tail.session.head);
+            self.hub.wrote(&committed.tail);
             self.noted(&committed.tail);
         }
         Ok(committed)
@@ -445,14 +445,14 @@ impl Node {
     /// # Cancel safety
     /// Safe.
     pub async fn idle(&self, session: SessionId) -> Result<Arc<Tail>, StoreError> {
-        let mut head = self.shared.hub.watch_head(session);
+        let mut rest = self.shared.hub.watch_rest(session);
         loop {
             let tail = self.tail(session).await?;
             if tail.claim.is_none() && !tail.is_runnable() {
                 return Ok(tail);
             }
             // A terminal that another node wrote brings no message: look again after a while.
-            let _ = tokio::time::timeout(self.shared.settings.poll_every, head.changed()).await;
+            let _ = tokio::time::timeout(self.shared.settings.poll_every, rest.changed()).await;
         }
     }
 

@@ -30,7 +30,7 @@ pub trait Stored: Send + Sync {
     async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError>;
 }
 
-/// What a store holds now.
+/// What a store holds now, for an execution that holds the session's claim.
 pub struct InStore(pub Arc<dyn Store>);
 
 #[async_trait]
@@ -42,11 +42,11 @@ impl Stored for InStore {
         order: Order,
         limit: u32,
     ) -> Result<Vec<Item>, BoxError> {
-        Ok(self.0.items(session, range, order, limit).await?)
+        Ok(self.0.items_held(session, range, order, limit).await?)
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, BoxError> {
-        Ok(self.0.measure(session, range).await?)
+        Ok(self.0.measure_held(session, range).await?)
     }
 
     async fn blob(&self, digest: &str) -> Result<Option<Vec<u8>>, BoxError> {

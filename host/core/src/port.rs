@@ -162,6 +162,24 @@ pub trait Store: Send + Sync + 'static {
     /// How much a range of items holds.
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError>;
 
+    /// As [`Store::items`], for an execution of this process that holds the session's claim: nobody else
+    /// adds items as long as it does, so a store may answer by what it wrote for it. To anybody else
+    /// that may be out of date.
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        self.items(session, range, order, limit).await
+    }
+
+    /// As [`Store::measure`], by the same right.
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        self.measure(session, range).await
+    }
+
     /// Inputs of a session in admission order, pending ones only unless `all`.
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError>;
 
@@ -191,6 +209,26 @@ pub trait Store: Send + Sync + 'static {
 
     /// What waits for a recovery loop, without taking any of it.
     async fn lag(&self) -> Result<Lag, StoreError>;
+
+    /// Those of these sessions whose claim is this owner's and bears an interrupt.
+    async fn interrupted(
+        &self,
+        owner: OwnerId,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, StoreError> {
+        let mut marked = Vec::new();
+        for session in sessions {
+            // One that cannot be read keeps nothing from the others.
+            if let Ok(Some(tail)) = self.tail(*session).await
+                && let Some(claim) = &tail.claim
+                && claim.interrupt
+                && claim.owner == owner
+            {
+                marked.push(*session);
+            }
+        }
+        Ok(marked)
+    }
 
     /// Renews claims and the row of the node that holds them, in one statement.
     ///
@@ -259,6 +297,15 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
     /// All names, by kind and alias.
     async fn aliases(&self) -> Result<Vec<Alias>, StoreError>;
+
+    /// The component that a name leads to, for a decision. A change that another process makes is seen
+    /// after this one's next commit or renewal at the latest, and so by the next step of each session;
+    /// one of this process at once.
+    async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, StoreError> {
+        let aliases = self.aliases().await?.into_iter();
+        let mut named = aliases.filter(|name| name.kind == kind && name.alias == alias);
+        Ok(named.next().map(|name| name.digest))
+    }
     /// Digests that open steps refer to.
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError>;
 }

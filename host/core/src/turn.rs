@@ -491,9 +491,7 @@ impl Execution {
             match self.shared.store.commit(commit.clone()).await {
                 Ok(committed) => {
                     self.pending.clear();
-                    self.shared
-                        .hub
-                        .committed(self.session, committed.tail.session.head);
+                    self.shared.hub.wrote(&committed.tail);
                     self.shared.noted(&committed.tail);
                     self.tail = committed.tail;
                     return Ok(());

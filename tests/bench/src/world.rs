@@ -11,12 +11,13 @@ use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Too
 use mainstay_core::event::SessionCreated;
 use mainstay_core::id::{Digest, OwnerId, SessionId};
 use mainstay_core::node::{Node, Ports};
+use mainstay_core::nodes::Identity;
 use mainstay_core::plugin::{Kind, PluginInfo, Plugins};
 use mainstay_core::port::{Store, SystemClock};
 use mainstay_runtime::egress::{Egress, EgressLimits, MediaSource, Redactor, SystemResolver};
 use mainstay_runtime::limits::Limits;
 use mainstay_runtime::{ComponentSource, Runtime, RuntimeConfig};
-use mainstay_store::{Options, SqliteStore};
+use mainstay_store::{Options, PostgresStore, SqliteStore, postgres};
 
 use crate::guests;
 use crate::turn::Kind as Turn;
@@ -100,6 +101,33 @@ pub async fn equip(store: Arc<dyn Store>, dir: &Path, cache: &Path) -> Arc<Runti
         pointed.expect("an alias");
     }
     runtime
+}
+
+/// Starts a node on a Postgres database, with connections, tails and a runtime of its own, on the current
+/// tokio runtime.
+///
+/// # Panics
+/// The store or the runtime refuses.
+pub async fn node_on(
+    url: &str,
+    settings: Settings,
+    dir: &Path,
+    cache: &Path,
+) -> (Arc<Node>, Arc<PostgresStore>) {
+    let identity = Identity::default();
+    let options = postgres::Options {
+        owner: identity.owner,
+        ..postgres::Options::default()
+    };
+    let store = PostgresStore::open(url, options).await;
+    let store = Arc::new(store.expect("a database"));
+    let ports = Ports {
+        store: Arc::clone(&store) as _,
+        plugins: equip(Arc::clone(&store) as _, dir, cache).await,
+        clock: Arc::new(SystemClock::default()),
+    };
+    let config = Arc::new(SharedConfig::new(config()));
+    (Node::start_as(identity, ports, settings, config), store)
 }
 
 /// A node that runs, and its store.
@@ -219,11 +247,7 @@ impl ComponentSource for Kept {
     }
 
     async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, BoxError> {
-        let aliases = self.0.aliases().await?;
-        Ok(aliases
-            .into_iter()
-            .find(|name| name.kind == kind && name.alias == alias)
-            .map(|name| name.digest))
+        Ok(self.0.alias(kind, alias).await?)
     }
 
     async fn put(&self, info: &PluginInfo, bytes: &[u8]) -> Result<(), BoxError> {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use futures::future::join_all;
 use mainstay_core::commit::{Commit, Write};
 use mainstay_core::event::{Event, EventBody, KINDS};
-use mainstay_core::id::EventId;
+use mainstay_core::history::Order;
+use mainstay_core::id::{EventId, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::outbox::Notice;
 use mainstay_core::port::{Committed, Dump, StoreError};
@@ -138,6 +139,10 @@ pub async fn store_2(a: &Harness, b: &Harness, seed: u64, commits: usize) -> Tal
                 "seed {seed}: {commit:#?}"
             );
         }
+        let written: BTreeSet<SessionId> = burst.iter().map(|commit| commit.session).collect();
+        for session in written {
+            what_is_held_is_what_is_stored(b, session, seed, tally.commits).await;
+        }
         if plan.one_in(3) {
             let lease = [1, 5_000, 40_000, 40_000, 40_000][plan.below(5)];
             let (ra, rb) = (
@@ -197,6 +202,33 @@ pub async fn store_2(a: &Harness, b: &Harness, seed: u64, commits: usize) -> Tal
         assert_eq!(a, b, "seed {seed}");
     }
     tally
+}
+
+/// What an execution reads of its own session, however the store comes by it.
+async fn what_is_held_is_what_is_stored(h: &Harness, session: SessionId, seed: u64, turn: usize) {
+    let store = h.store.as_ref();
+    let Some(tail) = store.tail(session).await.unwrap() else {
+        return;
+    };
+    if tail.claim.is_none() {
+        return;
+    }
+    let head = tail.session.head;
+    let ranges = [
+        (head.saturating_sub(6), head + 1),
+        (head / 2, head),
+        (0, Seq::MAX),
+    ];
+    let (after, through) = ranges[turn % 3];
+    let range = Range { after, through };
+    let (order, limit) = [(Order::NewestFirst, 3), (Order::OldestFirst, 100)][turn % 2];
+    let said = format!("seed {seed}: {range:?} of {session}");
+    let held = store.items_held(session, range, order, limit).await;
+    let stored = store.items(session, range, order, limit).await;
+    assert_eq!(held.unwrap(), stored.unwrap(), "{said}");
+    let held = store.measure_held(session, range).await;
+    let stored = store.measure(session, range).await;
+    assert_eq!(held.unwrap(), stored.unwrap(), "{said}");
 }
 
 /// Compares table by table and row by row, so that a difference can be read.

@@ -98,7 +98,7 @@ mod pooled {
 /// The same random commits, good and bad, to the store in memory and to some nodes' in one database.
 async fn differential(
     seeds: std::ops::Range<u64>,
-    nodes: usize,
+    (nodes, bound): (usize, bool),
     change: impl Fn(&mut Options) + Copy,
 ) {
     let Some(server) = postgres::server() else {
@@ -111,7 +111,7 @@ async fn differential(
         for _ in 1..nodes {
             stores.push(another(&h, &url, change).await);
         }
-        h.store = Arc::new(Delegating(Ordered::new(stores.clone())));
+        h.store = Arc::new(Delegating(Ordered::new(stores.clone(), bound)));
         let memory = MemoryStore::new(h.clock.clone());
         let memory = Harness {
             store: Arc::new(memory),
@@ -141,21 +141,33 @@ async fn another(h: &Harness, url: &str, change: impl FnOnce(&mut Options)) -> A
 
 #[tokio::test]
 async fn store_2_with_warm_tails() {
-    differential(1..6, 1, |_| {}).await;
+    differential(1..6, (1, true), |_| {}).await;
 }
 
 #[tokio::test]
 async fn store_2_with_tails_read_anew() {
-    differential(6..11, 1, |options| options.cached_tails = 1).await;
+    differential(6..11, (1, true), |options| options.cached_tails = 1).await;
 }
 
 #[tokio::test]
 async fn store_2_without_prepared_statements() {
-    differential(11..16, 1, |options| options.prepared = false).await;
+    differential(11..16, (1, true), |options| options.prepared = false).await;
 }
 
 /// Each is out of date whenever another has written.
 #[tokio::test]
 async fn store_2_with_three_nodes() {
-    differential(1..6, 3, |options| options.scan_hold = Duration::ZERO).await;
+    differential(1..6, (3, false), |options| {
+        options.scan_hold = Duration::ZERO
+    })
+    .await;
+}
+
+/// Each writes by itself for the executions that it runs, and others to their sessions meanwhile.
+#[tokio::test]
+async fn store_2_with_executions_that_keep_to_their_nodes() {
+    differential(6..11, (3, true), |options| {
+        options.scan_hold = Duration::ZERO
+    })
+    .await;
 }

@@ -87,6 +87,22 @@ pub trait Delegate: Send + Sync + 'static {
         size
     }
 
+    /// As [`Delegate::items`], unless it has more to say.
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        self.items(session, range, order, limit).await
+    }
+
+    /// As [`Delegate::measure`], unless it has more to say.
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        self.measure(session, range).await
+    }
+
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
         self.before().await?;
         let inputs = self.inner().inputs(session, all).await;
@@ -151,6 +167,20 @@ impl<D: Delegate> Delegate for Arc<D> {
         (**self).measure(session, range).await
     }
 
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        (**self).items_held(session, range, order, limit).await
+    }
+
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        (**self).measure_held(session, range).await
+    }
+
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {
         (**self).inputs(session, all).await
     }
@@ -204,6 +234,20 @@ impl<D: Delegate> Store for Delegating<D> {
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
         self.0.measure(session, range).await
+    }
+
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        self.0.items_held(session, range, order, limit).await
+    }
+
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        self.0.measure_held(session, range).await
     }
 
     async fn inputs(&self, session: SessionId, all: bool) -> Result<Vec<Input>, StoreError> {

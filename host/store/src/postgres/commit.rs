@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mainstay_core::commit::{self, Applied, Commit, Known, Refused, Reply};
+use mainstay_core::commit::{self, Applied, Commit, Known, Refused, Reply, Write};
 use mainstay_core::event::{Event, Record};
 use mainstay_core::id::{EventId, Millis, SessionId};
 use mainstay_core::port::{Committed, StoreError};
@@ -23,6 +23,7 @@ use mainstay_core::tail::{Changes, Tail};
 use super::PostgresStore;
 use super::read::Loaded;
 use super::trouble::Kind;
+use super::window;
 use super::write::{self, Outcome};
 use crate::rows::Rows;
 
@@ -42,6 +43,7 @@ struct Basis {
 /// A commit that was judged and is to be stored.
 struct Judged {
     committed: Committed,
+    changes: Changes,
     rows: Rows,
 }
 
@@ -65,7 +67,7 @@ impl PostgresStore {
         let mut suspects: Vec<EventId> = Vec::new();
         let (mut look, mut stale, mut clashes) = (commit.replayed().is_some(), 0_u32, 0_u32);
         loop {
-            let kept = if look { None } else { self.kept(session) };
+            let kept = if look { None } else { self.kept(commit) };
             let basis = match kept {
                 Some(basis) => basis,
                 None => {
@@ -83,13 +85,19 @@ impl PostgresStore {
                 self.count(&stored);
                 return Ok(stored);
             }
-            let Judged { committed, rows } = match self.judge(commit, &basis) {
+            let Judged {
+                committed,
+                changes,
+                rows,
+            } = match self.judge(commit, &basis) {
                 Verdict::Store(judged) => *judged,
                 Verdict::Answer(answer) => {
                     if answer.is_ok() {
                         self.counters.commits.fetch_add(1, Ordering::Relaxed);
                     }
                     if let (Some(tail), Some(version)) = (&basis.tail, basis.version) {
+                        let claim = tail.claim.as_ref().map(|claim| claim.execution);
+                        self.windows.keep_of(session, claim);
                         self.cache.keep(session, tail.clone(), version);
                     }
                     return answer;
@@ -110,6 +118,7 @@ impl PostgresStore {
             self.counters.writes.fetch_add(1, Ordering::Relaxed);
             // Whatever happens now, what was kept is no longer known to be right.
             self.cache.forget(session);
+            let window = self.windows.take(session);
             look = true;
             match self.pool.once(&statement).await {
                 Ok(answer) => {
@@ -124,13 +133,18 @@ impl PostgresStore {
                         Outcome::Done {
                             version,
                             expires_at,
+                            names,
                         } => {
+                            self.names.heard(names);
                             let stored = settled(committed, expires_at);
                             self.cache.keep(session, stored.tail.clone(), version);
+                            let window = window::followed(window, commit, &stored.tail, &changes);
+                            self.windows.put(session, window);
                             self.count(&stored);
                             return Ok(stored);
                         }
                         Outcome::Stale => {
+                            self.windows.put(session, window);
                             self.counters.stale.fetch_add(1, Ordering::Relaxed);
                             stale += 1;
                             if stale > 1 && !patience.wait().await {
@@ -138,6 +152,7 @@ impl PostgresStore {
                             }
                         }
                         Outcome::Busy => {
+                            self.windows.put(session, window);
                             if !patience.wait().await {
                                 return Err(contended(ACTION, session));
                             }
@@ -164,11 +179,17 @@ impl PostgresStore {
         }
     }
 
-    fn kept(&self, session: SessionId) -> Option<Basis> {
-        let (tail, version) = self.cache.get(session)?;
+    /// What is known without a look: a tail that was kept, and of a session that is to be made that most
+    /// likely there is none.
+    fn kept(&self, commit: &Commit) -> Option<Basis> {
+        let (tail, version) = match self.cache.get(commit.session) {
+            Some((tail, version)) => (Some(tail), Some(version)),
+            None if matches!(commit.write, Write::Create(_)) => (None, None),
+            None => return None,
+        };
         Some(Basis {
-            tail: Some(tail),
-            version: Some(version),
+            tail,
+            version,
             now: self.clock.estimate()?,
             found: None,
         })
@@ -238,6 +259,7 @@ impl PostgresStore {
                 tail: Arc::new(tail),
                 reply,
             },
+            changes,
             rows,
         }))
     }

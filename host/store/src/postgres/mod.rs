@@ -4,8 +4,9 @@
 //!   [`write`] is that statement.
 //! - [`read`] holds the queries, each one statement and so one snapshot. [`statement`] sends them,
 //!   [`pool`] keeps the connections, [`trouble`] says what is wrong and whether waiting helps.
-//! - [`cache`] keeps the tails that were written last, [`clock`] what the database's clock shows,
-//!   [`kinds`] what a newer build has written.
+//! - [`cache`] keeps the tails that were written last, [`window`] the items of what runs here, [`names`]
+//!   where names lead, [`clock`] what the database's clock shows, [`kinds`] what a newer build has
+//!   written.
 //! - [`doctor`] examines a database, [`rebuild`] writes rows anew from their log, [`gc`] removes what
 //!   nothing needs, [`retention`] what is too old.
 //! - [`nodes`] keeps the rows of nodes. [`migrate`] makes the schema. [`moving`] reads and writes sessions as they are, for
@@ -23,6 +24,7 @@ mod hints;
 mod kinds;
 mod migrate;
 mod moving;
+mod names;
 mod nodes;
 mod pool;
 mod port;
@@ -32,6 +34,7 @@ mod repair;
 mod retention;
 mod statement;
 mod trouble;
+mod window;
 mod write;
 
 use std::sync::Arc;
@@ -51,9 +54,11 @@ use clock::StoreClock;
 use hints::Board;
 pub use hints::{Hint, Hints, Messages};
 use kinds::Kinds;
+use names::Names;
 use pool::Pool;
 use read::Loaded;
 pub use trouble::Trouble;
+use window::Windows;
 
 /// How a database is opened.
 #[derive(Clone)]
@@ -204,6 +209,8 @@ pub struct PostgresStore {
     pool: Arc<Pool>,
     board: Board,
     cache: Cache,
+    windows: Windows,
+    names: Names,
     clock: StoreClock,
     kinds: Kinds,
     counters: Counters,
@@ -266,6 +273,8 @@ impl PostgresStore {
             board: Board::new(pool.clone(), options.owner, options.notify_every),
             pool,
             cache: Cache::new(options.cached_tails),
+            windows: Windows::default(),
+            names: Names::default(),
             clock: StoreClock::new(options.clock.clone()),
             kinds: Kinds::default(),
             counters: Counters::default(),

@@ -34,9 +34,10 @@ const NODE_BEAT: &str = "
             stopped_at = coalesce(n.stopped_at, excluded.stopped_at)
         RETURNING drain_asked
     )
-    SELECT session, execution, expires_at, store_now($4), NULL::boolean FROM renewed
+    SELECT session, execution, expires_at, store_now($4), NULL::boolean,
+           (SELECT changes FROM naming) FROM renewed
      UNION ALL
-    SELECT NULL, NULL, NULL, store_now($4), drain_asked FROM beaten";
+    SELECT NULL, NULL, NULL, store_now($4), drain_asked, (SELECT changes FROM naming) FROM beaten";
 
 // node_list: one of them, or all.
 const NODE_LIST: &str = "
@@ -109,6 +110,7 @@ impl PostgresStore {
         }
         if let Some(row) = rows.first() {
             self.clock.saw(unsigned(row.try_get(3).map_err(read)?));
+            self.names.heard(row.try_get(5).map_err(read)?);
         }
         Ok(beaten)
     }

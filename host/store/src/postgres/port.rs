@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use mainstay_core::claim::Claim;
 use mainstay_core::commit::Commit;
 use mainstay_core::event::Record;
 use mainstay_core::history::{Item, Order, Size};
-use mainstay_core::id::{Millis, OwnerId, Seq, SessionId};
+use mainstay_core::id::{Digest, Millis, OwnerId, Seq, SessionId};
 use mainstay_core::model::Range;
 use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
@@ -25,6 +26,15 @@ use crate::value::{Read, unsigned};
 
 // scanned_forget: long after they were of use.
 const SCANNED_FORGET: &str = "DELETE FROM scanned WHERE until < store_now($1) - 600000";
+
+// alias_list: with how often they have changed; with no name, one row that has that alone.
+const ALIAS_LIST: &str = "
+    SELECT a.kind, a.alias, a.digest, a.source, n.changes
+      FROM naming n LEFT JOIN alias a ON true ORDER BY a.kind, a.alias";
+
+// claim_marked: claims that an owner has on some sessions.
+const CLAIM_MARKED: &str =
+    "SELECT session, data FROM claim WHERE session = ANY ($1) AND owner = $2";
 
 #[async_trait]
 impl Store for PostgresStore {
@@ -61,6 +71,30 @@ impl Store for PostgresStore {
         let statement = read::item_page(session, range, order, limit);
         let rows = self.rows(ACTION, &statement).await?;
         read::item_rows(session, &rows).map_err(|error| self.failed(ACTION, error))
+    }
+
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        let missed = match self.windows.items(session, range, order, limit) {
+            Ok(items) => return Ok(items),
+            Err(missed) => missed,
+        };
+        let items = self.items(session, range, order, limit).await?;
+        self.windows
+            .fill(session, missed, range, (order, limit), &items);
+        Ok(items)
+    }
+
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        match self.windows.measure(session, range) {
+            Ok(size) => Ok(size),
+            Err(_) => self.measure(session, range).await,
+        }
     }
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
@@ -108,6 +142,7 @@ impl Store for PostgresStore {
         let lost = self.pool.lost();
         let row = self.one(ACTION, &statement).await?;
         self.cache.forget(session);
+        drop(self.windows.take(session));
         let dropped: bool = row.try_get(0).map_err(|e| self.failed(ACTION, e.into()))?;
         // Where a connection was lost, it may have been an earlier try that deleted it.
         Ok(dropped || self.pool.lost() != lost)
@@ -130,7 +165,9 @@ impl Store for PostgresStore {
                 unknown.clone(),
             );
             let rows = self.rows(ACTION, &statement).await?;
-            let (scan, kinds) = scan(&rows).map_err(|error| self.failed(ACTION, error))?;
+            let scan = scan(&rows).map_err(|error| self.failed(ACTION, error))?;
+            let (scan, kinds, names) = scan;
+            self.names.heard(names);
             let now_unknown = self.kinds.unknown(kinds, &self.pool).await;
             let now_unknown = now_unknown.map_err(|trouble| trouble.during(ACTION))?;
             if now_unknown == unknown {
@@ -142,6 +179,30 @@ impl Store for PostgresStore {
 
     async fn lag(&self) -> Result<Lag, StoreError> {
         self.lag_now().await
+    }
+
+    async fn interrupted(
+        &self,
+        owner: OwnerId,
+        sessions: &[SessionId],
+    ) -> Result<Vec<SessionId>, StoreError> {
+        const ACTION: &str = "look for interrupts";
+        let ids: Vec<uuid::Uuid> = sessions.iter().map(|session| session.0).collect();
+        let statement = Statement::new(CLAIM_MARKED).bind(ids).bind(owner.0);
+        let rows = self.rows(ACTION, &statement).await?;
+        let mut marked = Vec::new();
+        for row in &rows {
+            let read = |error: sqlx::Error| self.failed(ACTION, error.into());
+            let session = SessionId(row.try_get(0).map_err(read)?);
+            let data: String = row.try_get(1).map_err(read)?;
+            // One that cannot be read keeps nothing from the others.
+            if let Ok(claim) = serde_json::from_str::<Claim>(&data)
+                && claim.interrupt
+            {
+                marked.push(session);
+            }
+        }
+        Ok(marked)
     }
 
     async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
@@ -263,17 +324,35 @@ impl Store for PostgresStore {
                 .bind(kind.to_string())
                 .bind(alias),
         };
-        self.rows("store an alias", &statement).await.map(drop)
+        let done = self.rows("store an alias", &statement).await.map(drop);
+        // Whatever came of it: an error does not say that nothing was stored.
+        self.names.changed();
+        done
     }
 
     async fn aliases(&self) -> Result<Vec<Alias>, StoreError> {
         const ACTION: &str = "list aliases";
-        let statement =
-            Statement::new("SELECT kind, alias, digest, source FROM alias ORDER BY kind, alias");
-        let rows = self.rows(ACTION, &statement).await?;
+        let begun = self.names.begin();
+        let row = |error: sqlx::Error| self.failed(ACTION, error.into());
+        let rows = self.rows(ACTION, &Statement::new(ALIAS_LIST)).await?;
         let aliases = rows.iter().filter_map(|row| alias(row).transpose());
         let aliases: Result<Vec<_>, sqlx::Error> = aliases.collect();
-        aliases.map_err(|error| self.failed(ACTION, error.into()))
+        let aliases = aliases.map_err(row)?;
+        if let Some(first) = rows.first() {
+            let changes = first.try_get(4).map_err(row)?;
+            self.names.keep(begun, changes, aliases.clone().into());
+        }
+        Ok(aliases)
+    }
+
+    async fn alias(&self, kind: Kind, alias: &str) -> Result<Option<Digest>, StoreError> {
+        let names = match self.names.get() {
+            Some(names) => names,
+            None => self.aliases().await?.into(),
+        };
+        let mut named = names.iter();
+        let named = named.find(|name| name.kind == kind && name.alias == alias);
+        Ok(named.map(|name| name.digest.clone()))
     }
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
@@ -300,13 +379,17 @@ impl PostgresStore {
     }
 }
 
-/// What a scan found, and how many types of events there are.
-fn scan(rows: &[PgRow]) -> Read<(Scan, i64)> {
-    let (mut scan, mut kinds) = (Scan::default(), 0);
+/// What a scan found, how many types of events there are, and how often names have changed.
+fn scan(rows: &[PgRow]) -> Read<(Scan, i64, i64)> {
+    let (mut scan, mut kinds, mut names) = (Scan::default(), 0, 0);
     for row in rows {
         let what: String = row.try_get("o_what")?;
         if what == "kinds" {
             kinds = row.try_get("o_expires_at")?;
+            continue;
+        }
+        if what == "names" {
+            names = row.try_get("o_expires_at")?;
             continue;
         }
         let session = SessionId(row.try_get("o_session")?);
@@ -317,14 +400,15 @@ fn scan(rows: &[PgRow]) -> Read<(Scan, i64)> {
             _ => scan.owing.push(session),
         }
     }
-    Ok((scan, kinds))
+    Ok((scan, kinds, names))
 }
 
-/// One of a kind that this build does not know is none.
+/// One of a kind that this build does not know is none; nor is the row of the count alone.
 fn alias(row: &PgRow) -> Result<Option<Alias>, sqlx::Error> {
     let kinds = [Kind::Runner, Kind::Provider, Kind::Toolbox];
-    let kind: String = row.try_get(0)?;
-    let Some(kind) = kinds.into_iter().find(|known| known.to_string() == kind) else {
+    let kind: Option<String> = row.try_get(0)?;
+    let mut kinds = kinds.into_iter();
+    let Some(kind) = kinds.find(|known| kind.as_ref() == Some(&known.to_string())) else {
         return Ok(None);
     };
     Ok(Some(Alias {

@@ -31,6 +31,8 @@ pub(super) enum Outcome {
     Done {
         version: i64,
         expires_at: Option<Millis>,
+        /// How often names have changed.
+        names: i64,
     },
     /// Judged by what is no longer so.
     Stale,
@@ -47,6 +49,7 @@ pub(super) fn outcome(row: &PgRow) -> Result<(Outcome, Option<Millis>), sqlx::Er
         "done" => Outcome::Done {
             version: row.try_get("o_version")?,
             expires_at: expires_at.map(unsigned),
+            names: row.try_get("o_names")?,
         },
         "busy" => Outcome::Busy,
         _ => Outcome::Stale,

@@ -7,8 +7,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use mainstay_core::commit::{Commit, Refused, Reply, Write};
 use mainstay_core::event::{Delivery, EventBody};
+use mainstay_core::history::Order;
 use mainstay_core::id::{InputId, SessionId};
-use mainstay_core::plugin::Condition;
+use mainstay_core::model::Range;
+use mainstay_core::plugin::{Condition, Kind};
 use mainstay_core::port::{Scan, Store, StoreError};
 use mainstay_store::PostgresStore;
 use mainstay_store::postgres::{Hint, Hints, Options};
@@ -69,6 +71,108 @@ async fn store_8_a_fenced_append_takes_one_round_trip() {
         h.dump(unseen).await;
     }
 }
+
+/// Where a name leads is asked once, and again when another node has moved it: the answer to the next
+/// commit tells, or to the next renewal or scan.
+#[tokio::test]
+async fn node_8_a_name_that_another_node_moves_is_seen_behind_the_next_answer() {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let (h, there, url) = fresh(server, |_| {}).await;
+    let wire = Wire::before(server.port(), false).await;
+    let here = another(&h, &wire.url(&url), |_| {}).await;
+    let (session, fence) = h.turn().await;
+    let leads = async || here.alias(Kind::Runner, "mine").await.unwrap();
+    let moved = async |digest: Option<&'static str>| {
+        let done = there.alias_put(Kind::Runner, "mine", digest, None);
+        done.await.unwrap();
+    };
+    let commit = async |body: EventBody| {
+        let done = here.commit(build::append(session, fence, [body]));
+        done.await.unwrap();
+    };
+    assert_eq!(leads().await, None);
+    moved(Some("a")).await;
+    commit(build::turn_ended()).await;
+    assert_eq!(leads().await.as_deref(), Some("a"));
+    let before = wire.round_trips();
+    commit(build::turn_started()).await;
+    for _ in 0..3 {
+        assert_eq!(leads().await.as_deref(), Some("a"));
+    }
+    assert_eq!(here.alias(Kind::Toolbox, "mine").await.unwrap(), None);
+    assert_eq!(wire.round_trips() - before, 1, "nothing but the commit");
+
+    moved(Some("b")).await;
+    here.renew(fence.owner, &[fence], 30_000).await.unwrap();
+    assert_eq!(leads().await.as_deref(), Some("b"));
+    moved(None).await;
+    here.scan(1).await.unwrap();
+    assert_eq!(leads().await, None);
+    // One's own change needs no answer, and a list is always read.
+    let own = here.alias_put(Kind::Runner, "mine", Some("c"), None);
+    own.await.unwrap();
+    assert_eq!(leads().await.as_deref(), Some("c"));
+    moved(Some("d")).await;
+    assert_eq!(here.aliases().await.unwrap()[0].digest, "d");
+    assert_eq!(leads().await.as_deref(), Some("d"));
+}
+
+/// Whatever an execution reads of what it wrote itself is read nowhere.
+#[tokio::test]
+async fn store_8_an_execution_reads_its_own_items_without_a_round_trip() {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let (h, _, url) = fresh(server, |_| {}).await;
+    let wire = Wire::before(server.port(), false).await;
+    let store = another(&h, &wire.url(&url), |_| {}).await;
+    let (session, _, _) = h.claimed().await;
+    let read = async |order: Order| {
+        let items = store.items_held(session, ALL, order, 100).await.unwrap();
+        let size = store.measure_held(session, ALL).await.unwrap();
+        assert_eq!(size, store.measure(session, ALL).await.unwrap());
+        let stored = store.items(session, ALL, order, 100).await.unwrap();
+        assert_eq!(items, stored);
+        items.len()
+    };
+    // It was claimed elsewhere: all is read. The statements are prepared by then.
+    let earlier = read(Order::OldestFirst).await;
+    read(Order::NewestFirst).await;
+    let before = wire.round_trips();
+    read(Order::OldestFirst).await;
+    assert_eq!(wire.round_trips() - before, 4);
+
+    h.clock.advance(build::LEASE_MS);
+    let expired = store.scan(1).await.unwrap().expired.remove(0);
+    let seen = mainstay_core::claim::Fence {
+        execution: expired.execution,
+        owner: expired.owner,
+    };
+    store.commit(build::recover(session, seen)).await.unwrap();
+    let fence = build::fence();
+    store.commit(build::claim(session, fence)).await.unwrap();
+    let note = |text: &str| EventBody::RunnerNoted {
+        parts: build::text(text),
+    };
+    // What is older is read once.
+    for (n, most) in [(1, 4), (2, 2), (3, 2)] {
+        let noted = build::append(session, fence, [note("x")]);
+        store.commit(noted).await.unwrap();
+        let before = wire.round_trips();
+        assert_eq!(read(Order::OldestFirst).await, earlier + n);
+        assert!(wire.round_trips() - before <= most, "{n}");
+        let before = wire.round_trips();
+        assert_eq!(read(Order::NewestFirst).await, earlier + n);
+        assert_eq!(wire.round_trips() - before, 2, "{n}");
+    }
+}
+
+const ALL: Range = Range {
+    after: 0,
+    through: u64::MAX,
+};
 
 #[tokio::test]
 async fn store_9_each_due_row_is_handled_once() {

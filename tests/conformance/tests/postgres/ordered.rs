@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use mainstay_core::commit::{Commit, Write};
+use mainstay_core::history::{Item, Order, Size};
+use mainstay_core::id::{ExecutionId, SessionId};
+use mainstay_core::model::Range;
 use mainstay_core::port::{Committed, Store, StoreError};
 use mainstay_store::PostgresStore;
 use mainstay_test_support::delegate::Delegate;
@@ -15,6 +18,8 @@ use tokio::sync::watch;
 
 pub(crate) struct Ordered {
     nodes: Vec<Arc<PostgresStore>>,
+    /// Whether an execution's commits are all by one node, as they are where it runs.
+    bound: bool,
     next: AtomicUsize,
     /// What the commits that came and are not done have to do with.
     queue: Mutex<VecDeque<(usize, HashSet<String>)>>,
@@ -22,13 +27,27 @@ pub(crate) struct Ordered {
 }
 
 impl Ordered {
-    pub(crate) fn new(nodes: Vec<Arc<PostgresStore>>) -> Self {
+    pub(crate) fn new(nodes: Vec<Arc<PostgresStore>>, bound: bool) -> Self {
         Self {
             nodes,
+            bound,
             next: AtomicUsize::new(0),
             queue: Mutex::default(),
             done: watch::Sender::new(0),
         }
+    }
+
+    /// Where an execution runs.
+    fn home(&self, execution: ExecutionId) -> &PostgresStore {
+        let number = execution.0.as_u128() % self.nodes.len() as u128;
+        &self.nodes[number as usize]
+    }
+
+    /// Where the session runs, if it does.
+    async fn running(&self, session: SessionId) -> Option<&PostgresStore> {
+        let tail = self.inner().tail(session).await.unwrap()?;
+        let claim = tail.claim.as_ref().filter(|_| self.bound)?;
+        Some(self.home(claim.execution))
     }
 
     fn may_go(&self, number: usize) -> bool {
@@ -71,12 +90,37 @@ impl Delegate for Ordered {
         while !self.may_go(number) {
             done.changed().await.unwrap();
         }
-        let answer = self.nodes[number % self.nodes.len()].commit(commit).await;
+        let node = match &commit.write {
+            Write::Claim { execution, .. } if self.bound => self.home(*execution),
+            Write::Append(append) if self.bound => self.home(append.fence.execution),
+            _ => &self.nodes[number % self.nodes.len()],
+        };
+        let answer = node.commit(commit).await;
         self.queue
             .lock()
             .unwrap()
             .retain(|(other, _)| *other != number);
         self.done.send_modify(|count| *count += 1);
         answer
+    }
+
+    async fn items_held(
+        &self,
+        session: SessionId,
+        range: Range,
+        order: Order,
+        limit: u32,
+    ) -> Result<Vec<Item>, StoreError> {
+        match self.running(session).await {
+            Some(node) => node.items_held(session, range, order, limit).await,
+            None => self.items(session, range, order, limit).await,
+        }
+    }
+
+    async fn measure_held(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
+        match self.running(session).await {
+            Some(node) => node.measure_held(session, range).await,
+            None => self.measure(session, range).await,
+        }
     }
 }
