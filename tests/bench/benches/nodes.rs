@@ -1,10 +1,13 @@
-//! How many standard turns do one, two and three nodes of one Postgres database run in a second, and how
-//! much of what the database can do is that? What it can do is asked of `pgbench`: as many clients, each
-//! of which writes in one statement of common table expressions what a commit of such a turn writes on
-//! average.
+//! What do nodes of one Postgres database do, and what do they ask of it? How many standard turns one, two
+//! and three of them run in a second, beside what the database can do; what they ask while sessions wait;
+//! what it takes to find one that is to be run.
 //!
-//! The nodes are in this process, each with connections, a runtime and tails of its own. With the server
-//! beside them, they share the machine's processors with it, and so does `pgbench`.
+//! What the database can do is asked of `pgbench`: as many clients, each of which writes in one statement of
+//! common table expressions what a commit of such a turn writes on average. The nodes are in this process,
+//! each with connections, a runtime and tails of its own. With the server beside them, they share the
+//! machine's processors with it, and so does `pgbench`.
+//!
+//! `-- turns`, or another of the questions' names, asks that one alone.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,15 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use mainstay_bench::report::{Table, millis, quantile, spread};
 use mainstay_bench::turn::Kind;
-use mainstay_bench::world::{config, equip};
-use mainstay_core::config::{Settings, SharedConfig};
+use mainstay_bench::world::{PLANNER, node_on};
+use mainstay_core::config::Settings;
 use mainstay_core::event::{Delivery, InputContent, SessionCreated, TurnOutcome};
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Part;
-use mainstay_core::node::{Node, Ports};
-use mainstay_core::port::SystemClock;
+use mainstay_core::node::Node;
+use mainstay_core::port::Store;
 use mainstay_store::{PostgresStore, postgres};
 use mainstay_test_support::postgres::Server;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
@@ -32,6 +36,14 @@ struct Plan {
     nodes: &'static [usize],
     /// Sessions at once, and turns a round.
     loads: &'static [(usize, usize)],
+    /// Sessions that wait.
+    waiting: usize,
+    /// How long they are left alone before they are watched, and how long they are watched.
+    settles: Duration,
+    idle: Duration,
+    /// Sessions among which some are runnable.
+    sessions: usize,
+    looks: usize,
 }
 
 const MEASURED: Plan = Plan {
@@ -39,6 +51,11 @@ const MEASURED: Plan = Plan {
     bare: 3,
     nodes: &[1, 2, 3],
     loads: &[(1, 30), (32, 256), (128, 512)],
+    waiting: 10_000,
+    settles: Duration::from_secs(15),
+    idle: Duration::from_secs(60),
+    sessions: 100_000,
+    looks: 200,
 };
 
 const QUICK: Plan = Plan {
@@ -46,6 +63,11 @@ const QUICK: Plan = Plan {
     bare: 1,
     nodes: &[1, 2],
     loads: &[(2, 4)],
+    waiting: 4,
+    settles: Duration::ZERO,
+    idle: Duration::from_secs(1),
+    sessions: 400,
+    looks: 2,
 };
 
 fn main() {
@@ -54,6 +76,11 @@ fn main() {
     } else {
         QUICK
     };
+    let asked: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|name| !name.starts_with('-'))
+        .collect();
+    let asks = |name: &str| asked.is_empty() || asked.iter().any(|asked| asked == name);
     let Some(server) = mainstay_test_support::postgres::server() else {
         return;
     };
@@ -63,6 +90,22 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    tokio.block_on(async {
+        if asks("turns") {
+            turns(&plan, server, dir.path()).await;
+        }
+        if asks("waiting") {
+            waiting(&plan, server, dir.path()).await;
+        }
+        if asks("picking") {
+            picking(&plan, server).await;
+        }
+    });
+}
+
+// Turns.
+
+async fn turns(plan: &Plan, server: &'static Server, dir: &Path) {
     let table = Table::new(&[
         "nodes",
         "sessions",
@@ -77,23 +120,23 @@ fn main() {
     for &count in plan.nodes {
         for &(sessions, turns) in plan.loads {
             let url = server.database();
-            let fleet =
-                tokio.block_on(Fleet::start(&url, count, dir.path(), &tmp.join("compiled")));
+            let fleet = Fleet::start(&url, count, dir).await;
             // What is loaded and cached once is no part of the question.
-            tokio.block_on(fleet.run(count, count));
+            fleet.run(count, count).await;
             let (mut rates, mut commits, mut bares) = (Vec::new(), Vec::new(), Vec::new());
             let (mut parts, mut took, mut statements) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..plan.rounds {
                 let before = fleet.writes();
                 let asked = fleet.statements();
                 let began = Instant::now();
-                took.extend(millis(&tokio.block_on(fleet.run(sessions, turns))));
+                took.extend(millis(&fleet.run(sessions, turns).await));
                 let elapsed = began.elapsed().as_secs_f64();
                 let written = (fleet.writes() - before) as f64 / elapsed;
-                let size = tokio.block_on(Size::of(&url, &fleet));
-                let bare = tokio.block_on(bare(server, &url, size, sessions, plan.bare));
+                let asked = (fleet.statements() - asked) as f64 / turns as f64;
+                let size = Size::of(&url, &fleet).await;
+                let bare = bare(server, &url, size, sessions, plan.bare).await;
                 rates.push(turns as f64 / elapsed);
-                statements.push((fleet.statements() - asked) as f64 / turns as f64);
+                statements.push(asked);
                 commits.push(written);
                 bares.push(bare);
                 parts.push(written / bare);
@@ -109,7 +152,122 @@ fn main() {
                 format!("{:.1}", quantile(&took, 0.5)),
                 format!("{:.1}", quantile(&took, 0.99)),
             ]);
-            tokio.block_on(fleet.stop());
+            fleet.stop().await;
+        }
+    }
+}
+
+// What idle nodes ask.
+
+async fn waiting(plan: &Plan, server: &Server, dir: &Path) {
+    let table = Table::new(&[
+        "nodes",
+        "waiting sessions",
+        "statements/s",
+        "transactions/s",
+        "rows read/s",
+    ]);
+    for sessions in [0, plan.waiting] {
+        let url = server.database();
+        let fleet = Fleet::start(&url, 2, dir).await;
+        fleet.wait(sessions).await;
+        let mut conn = PgConnection::connect(&url).await.expect("it listens");
+        let store: &dyn Store = &*fleet.nodes[0].1;
+        let scan = store.scan(1).await.expect("a scan");
+        assert!(scan.due.is_empty() && scan.expired.is_empty(), "{scan:?}");
+
+        // Connections tell of what they did a while after they did it.
+        tokio::time::sleep(plan.settles).await;
+        let (asked, before) = (fleet.statements(), Served::read(&mut conn).await);
+        let began = Instant::now();
+        tokio::time::sleep(plan.idle).await;
+        let elapsed = began.elapsed().as_secs_f64();
+        let (now, after) = (fleet.statements(), Served::read(&mut conn).await);
+        let rate = |count: u64| format!("{:.1}", count as f64 / elapsed);
+        table.row(&[
+            fleet.nodes.len().to_string(),
+            sessions.to_string(),
+            rate(now - asked),
+            rate(after.transactions - before.transactions),
+            rate(after.rows - before.rows),
+        ]);
+        conn.close().await.expect("an end");
+        fleet.stop().await;
+    }
+}
+
+/// What the server did in a database.
+struct Served {
+    transactions: u64,
+    /// By whole tables or by an index.
+    rows: u64,
+}
+
+impl Served {
+    async fn read(conn: &mut PgConnection) -> Self {
+        let sql = "SELECT xact_commit + xact_rollback,
+                          (SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
+                             FROM pg_stat_user_tables)
+                     FROM pg_stat_database WHERE datname = current_database()";
+        let row = conn.fetch_one(sql).await.expect("a row");
+        let number = |column: usize| u64::try_from(row.get::<i64, _>(column)).unwrap_or(0);
+        Self {
+            transactions: number(0),
+            rows: number(1),
+        }
+    }
+}
+
+// Finding what is to be run.
+
+async fn picking(plan: &Plan, server: &Server) {
+    /// Places of a node that has nothing to do.
+    const PLACES: u32 = 1024;
+    let table = Table::new(&[
+        "sessions",
+        "claimed",
+        "runnable",
+        "look p50 ms",
+        "look p99 ms",
+    ]);
+    for sessions in [plan.sessions / 100, plan.sessions] {
+        for runnable in [0, sessions / 2] {
+            let url = server.database();
+            let store = PostgresStore::open(&url, postgres::Options::default()).await;
+            let store = store.expect("a database");
+            let mut conn = PgConnection::connect(&url).await.expect("it listens");
+            // Of the others each has a claim that has not run out, and a timer that is not due.
+            let made = format!(
+                "INSERT INTO session (id, version, created_at, updated_at, head, stepping, runnable,
+                                      due, wake_at, data)
+                 SELECT gen_random_uuid(), 1, n, n, 1, false, n <= {runnable},
+                        CASE WHEN n <= {runnable} THEN n END,
+                        CASE WHEN n > {runnable} THEN 1::bigint << 62 END, '{{}}'
+                   FROM generate_series(1, {sessions}) AS n;
+                 INSERT INTO claim (session, execution, owner, expires_at, data)
+                 SELECT id, gen_random_uuid(), gen_random_uuid(), 1::bigint << 62, '{{}}'
+                   FROM session WHERE due IS NULL;
+                 ANALYZE"
+            );
+            let made = sqlx::raw_sql(sqlx::AssertSqlSafe(made));
+            conn.execute(made).await.expect("rows");
+            let mut took = Vec::new();
+            for _ in 0..plan.looks {
+                let began = Instant::now();
+                let scan = store.scan_within(1024, PLACES).await.expect("a look");
+                took.push(began.elapsed());
+                assert_eq!(scan.due.len(), runnable.min(1024));
+            }
+            let took = millis(&took);
+            table.row(&[
+                sessions.to_string(),
+                (sessions - runnable).to_string(),
+                runnable.to_string(),
+                format!("{:.2}", quantile(&took, 0.5)),
+                format!("{:.2}", quantile(&took, 0.99)),
+            ]);
+            conn.close().await.expect("an end");
+            store.close().await;
         }
     }
 }
@@ -120,19 +278,11 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(url: &str, count: usize, dir: &Path, cache: &Path) -> Self {
+    async fn start(url: &str, count: usize, dir: &Path) -> Self {
+        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
         let mut nodes = Vec::new();
         for _ in 0..count {
-            let store = PostgresStore::open(url, postgres::Options::default()).await;
-            let store = Arc::new(store.expect("a database"));
-            let plugins = equip(Arc::clone(&store) as _, dir, cache).await;
-            let ports = Ports {
-                store: Arc::clone(&store) as _,
-                plugins,
-                clock: Arc::new(SystemClock::default()),
-            };
-            let config = Arc::new(SharedConfig::new(config()));
-            nodes.push((Node::start(ports, Settings::default(), config), store));
+            nodes.push(node_on(url, Settings::default(), dir, &cache).await);
         }
         Self { nodes }
     }
@@ -175,6 +325,20 @@ impl Fleet {
         took
     }
 
+    /// Makes so many sessions that wait for what never comes.
+    async fn wait(&self, sessions: usize) {
+        const AT_ONCE: usize = 64;
+        futures::stream::iter(0..sessions)
+            .for_each_concurrent(AT_ONCE, async |n| {
+                let (node, _) = &self.nodes[n % self.nodes.len()];
+                let session = create(node, PLANNER).await;
+                prompt(node, session, "wait signal go").await;
+                let tail = node.idle(session).await.expect("an end");
+                assert!(tail.session.wait.is_some(), "it waits");
+            })
+            .await;
+    }
+
     async fn stop(self) {
         for (node, store) in self.nodes {
             node.shutdown().await;
@@ -184,21 +348,30 @@ impl Fleet {
 }
 
 async fn turn(node: &Node) -> Duration {
-    let session = SessionId::new();
-    let created = SessionCreated {
-        agent: Kind::Standard.agent().to_owned(),
-        ..SessionCreated::default()
-    };
-    node.create(session, created).await.expect("a session");
+    let session = create(node, Kind::Standard.agent()).await;
     let began = Instant::now();
-    let content = InputContent::Prompt {
-        parts: vec![Part::Text("Go on.".to_owned())],
-    };
-    let admitted = node.admit(session, InputId::new(), Delivery::Queue, content);
-    admitted.await.expect("an admission");
+    prompt(node, session, "Go on.").await;
     let tail = node.idle(session).await.expect("an end");
     assert_eq!(tail.session.last_turn, Some(TurnOutcome::Done));
     began.elapsed()
+}
+
+async fn create(node: &Node, agent: &str) -> SessionId {
+    let session = SessionId::new();
+    let created = SessionCreated {
+        agent: agent.to_owned(),
+        ..SessionCreated::default()
+    };
+    node.create(session, created).await.expect("a session");
+    session
+}
+
+async fn prompt(node: &Node, session: SessionId, text: &str) {
+    let content = InputContent::Prompt {
+        parts: vec![Part::Text(text.to_owned())],
+    };
+    let admitted = node.admit(session, InputId::new(), Delivery::Queue, content);
+    admitted.await.expect("an admission");
 }
 
 /// What a commit writes on average.
