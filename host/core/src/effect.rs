@@ -15,6 +15,7 @@ use tracing::{Instrument as _, debug};
 use uuid::Uuid;
 
 use crate::approval::{self, Permission, Verdict};
+use crate::arguments;
 use crate::budget;
 use crate::coordinator::{Stop, backoff};
 use crate::decision::tools_of;
@@ -626,8 +627,7 @@ impl<'e> Effect<'e> {
     }
 
     fn check(tool: &Tool, arguments: &str) -> Result<serde_json::Value, String> {
-        let value: serde_json::Value = serde_json::from_str(arguments)
-            .map_err(|cause| format!("The arguments are not valid JSON: {cause}."))?;
+        let value = arguments::parse(arguments).map_err(|error| error.to_string())?;
         let validator = schema::validator(&tool.definition.input_schema)?;
         let errors: Vec<String> = validator
             .iter_errors(&value)

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod approval;
+mod arguments;
 pub mod bound;
 mod budget;
 pub mod bytes64;

@@ -169,6 +169,28 @@ async fn what_cannot_run_is_refused_before_anybody_is_asked() {
     );
 }
 
+/// A rule would be held against the one, and the tool might act on the other.
+#[tokio::test(start_paused = true)]
+async fn arguments_that_name_a_field_twice_are_refused_before_any_rule_and_schema() {
+    let stage = Stage::new(makes(&[&[
+        ("a", "act", r#"{"deny":"x","deny":"free"}"#),
+        ("b", "act", r#"{"ask":"free","\u0061sk":"x"}"#),
+        ("c", "look", r#"{"n":"no number","more":[{"n":1,"n":1}]}"#),
+    ]]));
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    let dump = stage.idle(session).await;
+    assert_eq!(called(&stage), [""; 0]);
+    assert_eq!(stage.count(session, "call.held").await, 0);
+    for (told, field) in outcomes(&dump).iter().zip(["/deny", "/ask", "/more/0/n"]) {
+        assert_eq!(told.1, ToolOutcome::InvalidArguments, "{told:?}");
+        let words = format!("{field:?} is there more than once");
+        assert!(told.2.contains(&words), "{told:?}");
+    }
+    assert_eq!(outcomes(&dump).len(), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_held_call_keeps_no_other_back_and_starts_as_soon_as_it_is_answered() {
     for heard in [true, false] {
