@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Millis, Seq};
-use crate::model::{Content, Failure, FinishReason, Part, ToolResult, Usage};
+use crate::model::{Content, Failure, FinishReason, Media, Part, ToolResult, Usage};
 
 /// One entry of the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,6 +163,30 @@ impl Item {
                 | ItemBody::Note(_)
                 | ItemBody::Compaction(_)
         )
+    }
+
+    /// The media that it refers to.
+    pub fn media(&self) -> impl Iterator<Item = &Media> {
+        let (parts, content, whole): (&[Part], &[Content], _) = match &self.body {
+            ItemBody::User(parts) | ItemBody::Note(parts) => (parts, &[], None),
+            ItemBody::Compaction(compaction) => (&compaction.summary, &[], None),
+            ItemBody::Assistant(assistant) => (&[], &assistant.content, None),
+            ItemBody::ToolResult(result) => (&result.output, &[], result.whole.as_ref()),
+            ItemBody::Child(ChildResult {
+                outcome: ChildOutcome::Done(parts),
+                ..
+            }) => (parts, &[], None),
+            _ => (&[], &[], None),
+        };
+        let parts = parts.iter().filter_map(|part| match part {
+            Part::Media(media) => Some(media),
+            Part::Text(_) => None,
+        });
+        let content = content.iter().filter_map(|content| match content {
+            Content::Media(media) => Some(media),
+            _ => None,
+        });
+        parts.chain(content).chain(whole)
     }
 
     /// Bytes of text in it.
