@@ -14,13 +14,14 @@ use crate::event::{
     TurnOutcome,
 };
 use crate::history::{Item, ModelRef};
-use crate::id::{EventId, Seq};
+use crate::id::{Digest, EventId, Seq};
 use crate::model::{Effect, Range, ToolDefinition};
 use crate::node::Shared;
 use crate::overlay::{InStore, Overlay, Stored};
 use crate::plugin::{
-    Action, AgentView, Child, Compact, Decision, Entry, HistoryReader, Kind, ModelCall, PluginInfo,
-    Plugins, ProviderConfig, Segment, SpawnRefusal, State, Summary, Tool, ToolSet, ToolView, View,
+    Action, AgentView, Child, Compact, Decision, Entry, GuestError, HistoryReader, Kind, ModelCall,
+    PluginInfo, Plugins, ProviderConfig, Segment, SpawnRefusal, State, Summary, Tool, ToolSet,
+    ToolView, View,
 };
 use crate::project;
 use crate::tail::{Changes, Tail};
@@ -53,25 +54,26 @@ pub(crate) struct Basics {
 /// either a `step.started` or a `turn.ended`.
 ///
 /// # Errors
-/// Why there is no valid decision, in words for people. It names plugin and digest where a plugin is
-/// at fault.
+/// Why there is no valid decision.
 pub(crate) async fn ask(
     shared: Arc<Shared>,
     tail: Tail,
     fresh_items: Vec<Item>,
-) -> Result<Vec<EventDraft>, String> {
+) -> Result<Vec<EventDraft>, Undecided> {
     let asked = Instant::now();
     let means = Means {
         plugins: Arc::clone(&shared.plugins),
         config: shared.config.get(),
         stored: Arc::new(InStore(Arc::clone(&shared.store))),
     };
-    let basics = basics(&means, &tail).await?;
-    let mut basis = basis(&tail, &basics).ok_or("no turn is open")?;
-    basis.budget.time_ms = budget::time_left(&shared, &basics.agent, &tail).await?;
+    let basics = basics(&means, &tail).await.map_err(Undecided::Amiss)?;
+    let basis = basis(&tail, &basics);
+    let mut basis = basis.ok_or_else(|| Undecided::Amiss("no turn is open".into()))?;
+    let time_left = budget::time_left(&shared, &basics.agent, &tail).await;
+    basis.budget.time_ms = time_left.map_err(Undecided::Amiss)?;
     let view = view(&means, &tail, &basics, &basis, fresh_items.clone());
     let decision = means.plugins.decide(&basics.runner.digest, view).await;
-    let decision = decision.map_err(|error| error.to_string())?;
+    let decision = decision.map_err(Undecided::Guest)?;
     judge(&means, &tail, &basics, fresh_items, decision, basis, asked).await
 }
 
@@ -168,22 +170,70 @@ pub(crate) async fn judge(
     decision: Decision,
     basis: Basis,
     asked: Instant,
-) -> Result<Vec<EventDraft>, String> {
-    let name = format!(
-        "runner {} ({})",
-        basics.agent.runner,
-        short(&basics.runner.digest)
-    );
+) -> Result<Vec<EventDraft>, Undecided> {
     let judge = Judge {
         means,
         tail,
         basics,
         shown,
     };
-    judge
-        .judge(decision, basis, asked)
-        .await
-        .map_err(|error| format!("{name} {UNFIT}{error}"))
+    let judged = judge.judge(decision, basis, asked).await;
+    judged.map_err(|wrong| match wrong {
+        Wrong::Decided(reason) => Undecided::Unfit {
+            alias: basics.agent.runner.clone(),
+            digest: basics.runner.digest.clone(),
+            reason,
+        },
+        Wrong::Amiss(cause) => Undecided::Amiss(cause),
+    })
+}
+
+/// Why there is no valid decision, by whose fault it is. The words are for people; they name the runner
+/// and its digest where it is the runner's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Undecided {
+    /// The runner was asked and gave no answer, or could not be asked: the error says which.
+    #[error(transparent)]
+    Guest(GuestError),
+    /// The runner decided what cannot be done.
+    #[error("runner {alias} ({}) {UNFIT}{reason}", short(digest))]
+    Unfit {
+        alias: String,
+        digest: Digest,
+        reason: String,
+    },
+    /// No runner's: what the question or any answer needs is not there, or cannot be read.
+    #[error("{0}")]
+    Amiss(String),
+}
+
+/// Why a decision is not taken.
+enum Wrong {
+    /// What is wrong with the decision itself.
+    Decided(String),
+    /// As [`Undecided::Amiss`].
+    Amiss(String),
+}
+
+impl From<String> for Wrong {
+    fn from(reason: String) -> Self {
+        Self::Decided(reason)
+    }
+}
+
+impl From<&str> for Wrong {
+    fn from(reason: &str) -> Self {
+        Self::Decided(reason.into())
+    }
+}
+
+impl From<transcript::Error> for Wrong {
+    fn from(error: transcript::Error) -> Self {
+        match error {
+            transcript::Error::Unfit(reason) => Self::Decided(reason),
+            transcript::Error::Unreadable(_) => Self::Amiss(error.to_string()),
+        }
+    }
 }
 
 /// Stands between a runner's name and why its decision was refused.
@@ -283,7 +333,7 @@ pub(crate) async fn settle_form(
     action: &mut Action,
     history: &dyn HistoryReader,
     context: Range,
-) -> Result<(), String> {
+) -> Result<(), transcript::Error> {
     let Action::Compact(Compact { through, summary }) = action else {
         return Ok(());
     };
@@ -336,7 +386,7 @@ impl Judge<'_> {
         decision: Decision,
         basis: Basis,
         asked: Instant,
-    ) -> Result<Vec<EventDraft>, String> {
+    ) -> Result<Vec<EventDraft>, Wrong> {
         let session = &self.tail.session;
         let steps = basis.budget.steps;
         let mut events: Vec<EventBody> = Vec::new();
@@ -396,10 +446,10 @@ impl Judge<'_> {
             Action::Done | Action::Fail(_) => {}
             Action::CallModel(call) => {
                 if !open.is_empty() {
-                    return Err(format!(
+                    return Err(Wrong::Decided(format!(
                         "it asks a model while call {:?} has no answer",
                         open[0].1.id
-                    ));
+                    )));
                 }
                 let (provider, once) = self.model_call(&history, call, steps).await?;
                 (started.provider, started.hosted_once) = (Some(provider), once);
@@ -411,7 +461,10 @@ impl Judge<'_> {
                 let mut ids = HashSet::new();
                 for call in calls {
                     if !ids.insert(call.id.clone()) {
-                        return Err(format!("call id {:?} stands twice", call.id));
+                        return Err(Wrong::Decided(format!(
+                            "call id {:?} stands twice",
+                            call.id
+                        )));
                     }
                     if !self
                         .basics
@@ -419,10 +472,10 @@ impl Judge<'_> {
                         .iter()
                         .any(|(_, tool)| tool.definition.name == call.tool)
                     {
-                        return Err(format!(
+                        return Err(Wrong::Decided(format!(
                             "no toolbox of the session has a tool {:?}",
                             call.tool
-                        ));
+                        )));
                     }
                 }
             }
@@ -466,7 +519,7 @@ impl Judge<'_> {
     }
 
     /// Adds the items that these entries will be.
-    fn lay_over(&mut self, entries: &[EventBody]) -> Result<(), String> {
+    fn lay_over(&mut self, entries: &[EventBody]) -> Result<(), Wrong> {
         if entries.is_empty() {
             return Ok(());
         }
@@ -490,7 +543,7 @@ impl Judge<'_> {
     }
 
     /// The limit that these children would pass, if they do.
-    fn spawn(&self, children: &[Child]) -> Result<Option<SpawnRefusal>, String> {
+    fn spawn(&self, children: &[Child]) -> Result<Option<SpawnRefusal>, Wrong> {
         let session = &self.tail.session;
         if children.is_empty() {
             return Err("it spawns no child".into());
@@ -498,20 +551,23 @@ impl Judge<'_> {
         let mut keys = HashSet::new();
         for child in children {
             if child.key.is_empty() || !keys.insert(&child.key) {
-                return Err(format!(
+                return Err(Wrong::Decided(format!(
                     "child key {:?} is empty or stands twice",
                     child.key
-                ));
+                )));
             }
             if child.prompt.is_empty() {
-                return Err(format!("child {:?} gets no prompt", child.key));
+                return Err(Wrong::Decided(format!(
+                    "child {:?} gets no prompt",
+                    child.key
+                )));
             }
             let agent = child.agent.as_ref().unwrap_or(&session.agent);
             if !self.means.config.agents.contains_key(agent) {
-                return Err(format!(
+                return Err(Wrong::Decided(format!(
                     "child {:?} is to be of agent {agent:?}, which is not configured",
                     child.key
-                ));
+                )));
             }
         }
         let new = children
@@ -543,15 +599,24 @@ impl Judge<'_> {
         history: &Overlay,
         call: &ModelCall,
         steps: u32,
-    ) -> Result<(ProviderRef, bool), String> {
+    ) -> Result<(ProviderRef, bool), Wrong> {
         if self.tail.session.failed_calls >= FAILED_CALLS {
-            return Err(format!("{FAILED_CALLS} model calls in a row have failed"));
+            return Err(Wrong::Decided(format!(
+                "{FAILED_CALLS} model calls in a row have failed"
+            )));
         }
         let model = call.model.as_ref().unwrap_or(&self.basics.model);
         let provider = self.means.config.providers.get(&model.provider);
-        let provider =
-            provider.ok_or_else(|| format!("provider {:?} is not configured", model.provider))?;
-        let info = find(&self.means.plugins, Kind::Provider, &provider.plugin).await?;
+        let provider = provider.ok_or_else(|| {
+            let reason = format!("provider {:?} is not configured", model.provider);
+            match call.model {
+                Some(_) => Wrong::Decided(reason),
+                // The agent's own.
+                None => Wrong::Amiss(reason),
+            }
+        })?;
+        let info = find(&self.means.plugins, Kind::Provider, &provider.plugin).await;
+        let info = info.map_err(Wrong::Amiss)?;
         if let ToolSet::Only(names) = &call.tools
             && let Some(unknown) = names.iter().find(|name| {
                 !self
@@ -561,7 +626,9 @@ impl Judge<'_> {
                     .any(|(_, tool)| tool.definition.name == **name)
             })
         {
-            return Err(format!("no toolbox of the session has a tool {unknown:?}"));
+            return Err(Wrong::Decided(format!(
+                "no toolbox of the session has a tool {unknown:?}"
+            )));
         }
         if let Some(own) = call.own_tools.iter().find(|own| {
             self.basics
@@ -569,10 +636,10 @@ impl Judge<'_> {
                 .iter()
                 .any(|(_, tool)| tool.definition.name == own.name)
         }) {
-            return Err(format!(
+            return Err(Wrong::Decided(format!(
                 "its own tool {:?} has the name of a toolbox's",
                 own.name
-            ));
+            )));
         }
         own_tools(&call.own_tools)?;
         let mut once = false;
@@ -587,10 +654,10 @@ impl Judge<'_> {
             if let Segment::Items(range) = segment
                 && (range.after > range.through || range.through > self.tail.session.head)
             {
-                return Err(format!(
+                return Err(Wrong::Decided(format!(
                     "the range after {} through {} is outside the history",
                     range.after, range.through
-                ));
+                )));
             }
         }
         let segments = transcript::to_the_end(&call.transcript, self.tail.session.head, Seq::MAX);

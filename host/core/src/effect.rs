@@ -254,7 +254,8 @@ impl<'e> Effect<'e> {
             basis.context.through,
             last,
         )
-        .await?;
+        .await
+        .map_err(|error| error.to_string())?;
         shared
             .plugins
             .encode(&provider.digest, request)

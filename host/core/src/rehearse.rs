@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::BoxError;
 use crate::config::{Agent, Config};
-use crate::decision::{self, Basics, Means, UNFIT};
+use crate::decision::{self, Basics, Means, UNFIT, Undecided};
 use crate::event::{Basis, DecodeError, Event, EventBody, StepStarted, ToolboxRef, TurnOutcome};
 use crate::history::{Item, ModelRef, Order, Size};
 use crate::id::{Digest, ExecutionId, Seq, SessionId};
@@ -194,18 +194,24 @@ impl Rehearsal {
         notes: &mut BTreeSet<String>,
     ) -> Result<Compared, Error> {
         let mut basics = self.basics(&past.tail, point, model, notes).await;
-        let mut difference = self.ask(past, point, &basics).await?;
+        let mut unsure = BTreeSet::new();
+        let mut difference = self.ask(past, point, &basics, &mut unsure).await?;
         let prompt = point.system_prompt();
         if difference.is_some() && prompt.is_some() && prompt != basics.agent.system_prompt {
             basics.agent.system_prompt = prompt;
-            if self.ask(past, point, &basics).await?.is_none() {
+            // What was not sure of it is of no interest where it makes no difference.
+            let mut ignored = BTreeSet::new();
+            let again = self.ask(past, point, &basics, &mut ignored).await?;
+            if again.is_none() {
                 difference = None;
+                unsure.clear();
                 notes.insert(
                     "the agent's system prompt has changed; requests were compared with the one in them"
                         .into(),
                 );
             }
         }
+        notes.append(&mut unsure);
         Ok(Compared {
             seq: point.seq,
             runner: point.who.clone(),
@@ -219,6 +225,7 @@ impl Rehearsal {
         past: &Past,
         point: &Point<'_>,
         basics: &Basics,
+        notes: &mut BTreeSet<String>,
     ) -> Result<Option<Difference>, Error> {
         let tail = &past.tail;
         let means = Means {
@@ -253,6 +260,7 @@ impl Rehearsal {
                 return Err(Error::Runner(error));
             }
             Err(error) => {
+                // Its fault. The words are held against those that are recorded, without its name.
                 let error = error.to_string();
                 let reason = Failed::read(&error).map_or(error.as_str(), |failed| failed.reason);
                 return Ok(point.against(json!({ "failed": reason }), basics, tail, None));
@@ -280,13 +288,20 @@ impl Rehearsal {
             basis,
             Instant::now(),
         );
-        let Err(refusal) = judged.await else {
-            return Ok(differs);
+        let reason = match judged.await {
+            Ok(_) => return Ok(differs),
+            Err(Undecided::Unfit { reason, .. }) => reason,
+            // Not the runner's fault: any other might have decided the same.
+            Err(cause @ (Undecided::Amiss(_) | Undecided::Guest(_))) => {
+                notes.insert(format!(
+                    "whether the host would do what the runner decides now cannot be told: {cause}"
+                ));
+                return Ok(differs);
+            }
         };
-        let reason = Failed::read(&refusal).map_or(refusal.as_str(), |failed| failed.reason);
         Ok(match point.outcome {
             Outcome::Failed(_) => point.against(json!({ "failed": reason }), basics, tail, None),
-            Outcome::Decided { .. } => point.against(new, basics, tail, Some(reason.into())),
+            Outcome::Decided { .. } => point.against(new, basics, tail, Some(reason)),
         })
     }
 

@@ -3,26 +3,34 @@
 
 use std::collections::HashSet;
 
+use crate::BoxError;
 use crate::event::ProviderRef;
 use crate::history::{Item, ItemBody, Order};
 use crate::id::Seq;
 use crate::model::{Content, Message, Range, ToolChoice, ToolDefinition};
 use crate::plugin::{HistoryReader, ModelCall, ModelRequest, Segment, Tool, ToolSet};
 
-/// Why a request cannot be built, in words for people.
-pub type Unfit = String;
+/// Why a request cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was to be in it is not known.
+    #[error("the history could not be read: {0}")]
+    Unreadable(BoxError),
+    /// A call and its result are parted, in words for people.
+    #[error("{0}")]
+    Unfit(String),
+}
 
 /// All items of a range.
 ///
 /// # Errors
 /// What the store said.
-pub async fn items(history: &dyn HistoryReader, range: Range) -> Result<Vec<Item>, Unfit> {
+pub async fn items(history: &dyn HistoryReader, range: Range) -> Result<Vec<Item>, Error> {
     let mut all = Vec::new();
     let mut range = range;
     loop {
         let page = history.read(range, Order::OldestFirst, 1000).await;
-        let (items, more) =
-            page.map_err(|cause| format!("the history could not be read: {cause}"))?;
+        let (items, more) = page.map_err(Error::Unreadable)?;
         if let Some(last) = items.last() {
             range.after = last.seq;
         }
@@ -52,12 +60,12 @@ pub fn to_the_end(segments: &[Segment], seen: Seq, through: Seq) -> Vec<Segment>
 /// The messages of a call, with the states of other providers taken out.
 ///
 /// # Errors
-/// [`Unfit`] where a call lacks its result, a result its call, or the history cannot be read.
+/// A call lacks its result, a result its call, or the history cannot be read.
 pub async fn messages(
     history: &dyn HistoryReader,
     segments: &[Segment],
     provider: &str,
-) -> Result<Vec<Message>, Unfit> {
+) -> Result<Vec<Message>, Error> {
     let mut messages = Vec::new();
     for segment in segments {
         match segment {
@@ -107,7 +115,7 @@ fn message(item: Item, provider: &str) -> Option<Message> {
 }
 
 /// Checks that every call has its result, and every result its call before it.
-fn pairs(messages: &[Message]) -> Result<(), Unfit> {
+fn pairs(messages: &[Message]) -> Result<(), Error> {
     // Ids are unique within one answer only: a later answer may use one again.
     let mut open: HashSet<&str> = HashSet::new();
     let mut hosted: HashSet<&str> = HashSet::new();
@@ -117,32 +125,35 @@ fn pairs(messages: &[Message]) -> Result<(), Unfit> {
                 for content in content {
                     match content {
                         Content::ToolCall(call) if !open.insert(&call.id) => {
-                            return Err(format!(
+                            return Err(Error::Unfit(format!(
                                 "call {:?} is made again before it has its result",
                                 call.id
-                            ));
+                            )));
                         }
                         Content::HostedCall(call) => {
                             hosted.insert(&call.id);
                         }
                         Content::HostedResult(result) if !hosted.remove(result.call.as_str()) => {
-                            return Err(format!("hosted result {:?} has no call", result.call));
+                            return Err(Error::Unfit(format!(
+                                "hosted result {:?} has no call",
+                                result.call
+                            )));
                         }
                         _ => {}
                     }
                 }
             }
             Message::ToolResult(result) if !open.remove(result.call.as_str()) => {
-                return Err(format!(
+                return Err(Error::Unfit(format!(
                     "the result of call {:?} stands without its call",
                     result.call
-                ));
+                )));
             }
             _ => {}
         }
     }
     match open.iter().chain(&hosted).next() {
-        Some(call) => Err(format!("call {call:?} has no result")),
+        Some(call) => Err(Error::Unfit(format!("call {call:?} has no result"))),
         None => Ok(()),
     }
 }
@@ -213,7 +224,7 @@ pub async fn request(
     tools: &[Tool],
     seen: Seq,
     last_step: bool,
-) -> Result<ModelRequest, Unfit> {
+) -> Result<ModelRequest, Error> {
     let segments = to_the_end(&call.transcript, seen, Seq::MAX);
     let messages = messages(history, &segments, &provider.name).await?;
     let (tools, tool_choice) = offered(call, tools, last_step);

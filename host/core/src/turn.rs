@@ -190,7 +190,7 @@ impl Execution {
         };
         let error = match answer {
             Ok(Ok(decided)) => return self.decided(decided, self.shared.clock.wall(), false).await,
-            Ok(Err(error)) => error,
+            Ok(Err(error)) => error.to_string(),
             Err(cause) => format!("the question to the runner broke off: {cause}"),
         };
         Err(Halt::Failed(error))
