@@ -3,11 +3,12 @@
 //! cost are sums over the session; time is that of the turn, by the times of its events.
 
 use crate::config::Agent;
+use crate::history::tokens;
 use crate::id::{Millis, Seq};
-use crate::model::Usage;
+use crate::model::{Content, Usage};
 use crate::node::Shared;
 use crate::plugin::{Action, Budget, Price, Summary};
-use crate::tail::{Tail, Turn};
+use crate::tail::{Step, Tail, Turn};
 
 /// What is left of everything but time.
 pub(crate) fn left(agent: &Agent, tail: &Tail, turn: &Turn) -> Budget {
@@ -70,6 +71,27 @@ pub(crate) fn exceeded(left: &Budget, action: &Action) -> Option<&'static str> {
 
 /// Why a turn ends whose time is over.
 pub(crate) const OUT_OF_TIME: &str = "the turn's budget of time is used up";
+
+/// What an answer used that was cut off: what its server told of it, and estimates of what it did not
+/// tell. `asked` is the size of the request in bytes, where it is known. `None` for an answer that had not
+/// begun, of which nothing is told: most servers charge nothing for it.
+pub(crate) fn estimated(told: Option<Usage>, asked: Option<u64>, step: &Step) -> Option<Usage> {
+    let came: usize = step.content.iter().map(Content::text_bytes).sum();
+    let Some(mut usage) = told.or((came > 0).then(Usage::default)) else {
+        return None;
+    };
+    let guess = |told: &mut Option<u32>, bytes: u64| {
+        if told.is_none() && bytes > 0 {
+            *told = Some(u32::try_from(tokens(bytes).max(1)).unwrap_or(u32::MAX));
+            return true;
+        }
+        false
+    };
+    let input = guess(&mut usage.input_tokens, asked.unwrap_or(0));
+    let output = guess(&mut usage.output_tokens, came as u64);
+    usage.estimated |= input | output;
+    Some(usage)
+}
 
 /// What a model call used with what it cost, in millionths of a US dollar: as the server says, else by
 /// the model's price. A fraction counts as one.

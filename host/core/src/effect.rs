@@ -57,6 +57,8 @@ pub(crate) struct Effect<'e> {
     began: Instant,
     first_ms: Option<u64>,
     usage: Option<Usage>,
+    /// Bytes of text in the model's request.
+    asked: Option<u64>,
     price: Option<Price>,
     /// When the turn's time is over.
     deadline: Option<tokio::time::Instant>,
@@ -101,6 +103,7 @@ impl<'e> Effect<'e> {
             began: Instant::now(),
             first_ms: None,
             usage: None,
+            asked: None,
             price: None,
             deadline,
             late: false,
@@ -112,6 +115,9 @@ impl<'e> Effect<'e> {
     /// Runs until the step is settled. What it leaves uncommitted stays with the execution.
     pub(crate) async fn run(mut self) -> Result<(), Halt> {
         let outcome = self.go().await;
+        if outcome.is_err() && self.step.asks_model() && self.step.ending.is_none() {
+            self.exec.unsettled = self.cut_off();
+        }
         if let Err(Halt::Stopped) = outcome {
             self.stop().await?;
             if self.late && *self.exec.stop.borrow() == Stop::Go {
@@ -222,11 +228,13 @@ impl<'e> Effect<'e> {
                 }
             }
             debug!(tries, ?wait, failure = %broken.failure.message, "the model call is retried");
+            let usage = self.usage.take();
             self.record(EventBody::RetryScheduled {
                 step: self.step.seq,
                 attempt: tries,
                 wait_ms: wait.as_millis() as u64,
                 failure: broken.failure,
+                usage: usage.map(|usage| budget::priced(usage, self.price)),
             })?;
             self.exec.flush(true).await?;
             self.pause(wait).await?;
@@ -256,6 +264,7 @@ impl<'e> Effect<'e> {
         )
         .await
         .map_err(|error| error.to_string())?;
+        self.asked = Some(transcript::text_bytes(&request));
         shared
             .plugins
             .encode(&provider.digest, request)
@@ -773,15 +782,27 @@ impl<'e> Effect<'e> {
         Ok(())
     }
 
+    /// What the server told of what the answer used.
+    fn told(&mut self) -> Option<Usage> {
+        let usage = self.usage.take()?;
+        Some(budget::priced(usage, self.price))
+    }
+
+    /// What the answer used so far, if it ends here.
+    fn cut_off(&mut self) -> Option<Usage> {
+        let usage = budget::estimated(self.usage.take(), self.asked, &self.step)?;
+        Some(budget::priced(usage, self.price))
+    }
+
     fn close(&mut self, ending: Ending) -> Result<(), Halt> {
         let timing = Timing {
             first_ms: self.first_ms,
             total_ms: self.began.elapsed().as_millis() as u64,
         };
-        let usage = self
-            .usage
-            .take()
-            .map(|usage| budget::priced(usage, self.price));
+        let usage = match ending {
+            Ending::Finished(_) => self.told(),
+            Ending::Failed(_) | Ending::Interrupted => self.cut_off(),
+        };
         let step = self.step.seq;
         self.record(EventBody::ModelEnded {
             step,

@@ -210,6 +210,9 @@ pub enum EventBody {
         attempt: u32,
         wait_ms: u64,
         failure: Failure,
+        /// Of the try that failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
     },
     /// The model's answer is over. Its text is in the outputs before.
     #[serde(rename = "model.ended")]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Millis, Seq};
-use crate::model::{Content, Failure, FinishReason, Media, Part, ToolResult, Usage};
+use crate::model::{Content, Failure, FinishReason, Media, Part, ToolResult, Usage, text_bytes};
 
 /// One entry of the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,8 +140,13 @@ impl Size {
     /// An estimate, good to about a quarter: four bytes a token.
     #[must_use]
     pub fn tokens(self) -> u64 {
-        self.bytes / 4
+        tokens(self.bytes)
     }
+}
+
+/// How many tokens so much text is, good to about a quarter: four bytes each.
+pub(crate) fn tokens(bytes: u64) -> u64 {
+    bytes / 4
 }
 
 /// Direction of reading.
@@ -192,35 +197,11 @@ impl Item {
     /// Bytes of text in it.
     #[must_use]
     pub fn text_bytes(&self) -> u64 {
-        fn parts(parts: &[Part]) -> usize {
-            parts
-                .iter()
-                .map(|part| {
-                    if let Part::Text(text) = part {
-                        text.len()
-                    } else {
-                        0
-                    }
-                })
-                .sum()
-        }
         let bytes = match &self.body {
-            ItemBody::User(p) | ItemBody::Note(p) => parts(p),
-            ItemBody::Compaction(c) => parts(&c.summary),
-            ItemBody::ToolResult(r) => parts(&r.output),
-            ItemBody::Assistant(a) => a
-                .content
-                .iter()
-                .map(|content| match content {
-                    Content::Text(text) | Content::Reasoning(text) => text.len(),
-                    Content::ToolCall(call) | Content::HostedCall(call) => {
-                        call.tool.len() + call.arguments.len()
-                    }
-                    Content::HostedResult(result) => result.data.len(),
-                    Content::ProviderState(state) => state.data.len(),
-                    Content::Media(_) => 0,
-                })
-                .sum(),
+            ItemBody::User(p) | ItemBody::Note(p) => text_bytes(p),
+            ItemBody::Compaction(c) => text_bytes(&c.summary),
+            ItemBody::ToolResult(r) => text_bytes(&r.output),
+            ItemBody::Assistant(a) => a.content.iter().map(Content::text_bytes).sum(),
             ItemBody::Signal(signal) => signal.data.len(),
             ItemBody::Other(other) => other.data.len(),
             _ => 0,

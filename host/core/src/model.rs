@@ -62,6 +62,28 @@ pub enum Content {
     Media(Media),
 }
 
+impl Content {
+    /// Bytes of text in it.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Reasoning(text) => text.len(),
+            Self::ToolCall(call) | Self::HostedCall(call) => call.tool.len() + call.arguments.len(),
+            Self::HostedResult(result) => result.data.len(),
+            Self::ProviderState(state) => state.data.len(),
+            Self::Media(_) => 0,
+        }
+    }
+}
+
+/// Bytes of text in these parts.
+pub(crate) fn text_bytes(parts: &[Part]) -> usize {
+    let text = parts.iter().map(|part| match part {
+        Part::Text(text) => text.len(),
+        Part::Media(_) => 0,
+    });
+    text.sum()
+}
+
 /// A call of a tool. `arguments` is JSON as the model wrote it, and may be malformed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
@@ -190,6 +212,9 @@ pub struct Usage {
     /// Millionths of a US dollar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// Some of it is the host's guess: the answer was cut off before its server told.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// Why a model stopped of its own accord.

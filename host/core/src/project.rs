@@ -484,8 +484,13 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             tail.session.states = revert.states;
             changes.drop_items(revert.through);
         }
+        EventBody::RetryScheduled { step, usage, .. } => {
+            fold_step(open_step(tail, *step)?, id, seq, &event.body)?;
+            if let Some(usage) = usage {
+                tail.session.usage.add(usage);
+            }
+        }
         EventBody::StepOutput { step, .. }
-        | EventBody::RetryScheduled { step, .. }
         | EventBody::CallStarted { step, .. }
         | EventBody::CallHeld { step, .. } => {
             let open = open_step(tail, *step)?;
@@ -531,7 +536,8 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let whole = matches!(ending, Ending::Finished(_));
             if !compacts && (whole || !open.content.is_empty()) {
                 let mut body = assistant(open, ending.clone());
-                body.usage = *usage;
+                // Runners take it for exact.
+                body.usage = usage.filter(|usage| !usage.estimated);
                 changes.items.push(Item {
                     seq: open.seq,
                     at: open.at,

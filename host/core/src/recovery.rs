@@ -2,6 +2,7 @@
 //! and the tail as read in the transaction that settles it; the loop that finds such claims is dull
 //! (see `coordinator`).
 
+use crate::budget;
 use crate::claim::{Claim, Phase};
 use crate::event::{EventBody, InterruptReason, StepRecovered, Timing, TurnOutcome};
 use crate::history::Ending;
@@ -298,7 +299,7 @@ fn verdicts(step: &Step, execution: crate::id::ExecutionId) -> Vec<EventBody> {
         events.push(EventBody::ModelEnded {
             step: step.seq,
             ending: Ending::Interrupted,
-            usage: None,
+            usage: budget::estimated(None, None, step),
             timing: Timing::default(),
         });
     }
@@ -376,7 +377,7 @@ pub fn close_step(step: &Step) -> Vec<EventBody> {
             events.push(EventBody::ModelEnded {
                 step: step.seq,
                 ending: Ending::Interrupted,
-                usage: None,
+                usage: budget::estimated(None, None, step),
                 timing: Timing::default(),
             });
         }
@@ -392,7 +393,7 @@ pub fn close_step(step: &Step) -> Vec<EventBody> {
         events.push(EventBody::ModelEnded {
             step: step.seq,
             ending: Ending::Interrupted,
-            usage: None,
+            usage: budget::estimated(None, None, step),
             timing: Timing::default(),
         });
     }

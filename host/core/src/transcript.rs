@@ -7,7 +7,7 @@ use crate::BoxError;
 use crate::event::ProviderRef;
 use crate::history::{Item, ItemBody, Order};
 use crate::id::Seq;
-use crate::model::{Content, Message, Range, ToolChoice, ToolDefinition};
+use crate::model::{self, Content, Message, Range, ToolChoice, ToolDefinition};
 use crate::plugin::{HistoryReader, ModelCall, ModelRequest, Segment, Tool, ToolSet};
 
 /// Why a request cannot be built.
@@ -241,4 +241,19 @@ pub async fn request(
         options: call.options.clone(),
         config: provider.config.clone(),
     })
+}
+
+/// Bytes of text that a request brings a model.
+#[must_use]
+pub fn text_bytes(request: &ModelRequest) -> u64 {
+    let messages = request.messages.iter().map(|message| match message {
+        Message::System(parts) | Message::User(parts) => model::text_bytes(parts),
+        Message::Assistant(content) => content.iter().map(Content::text_bytes).sum(),
+        Message::ToolResult(result) => model::text_bytes(&result.output),
+    });
+    let tools = request
+        .tools
+        .iter()
+        .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.len());
+    messages.chain(tools).sum::<usize>() as u64
 }

@@ -18,6 +18,7 @@ use crate::decision;
 use crate::effect::Effect;
 use crate::event::{Event, EventBody, EventDraft, InputContent, InterruptReason, TurnOutcome};
 use crate::id::{ExecutionId, Millis, SessionId};
+use crate::model::Usage;
 use crate::node::Shared;
 use crate::plugin::Action;
 use crate::port::StoreError;
@@ -49,6 +50,8 @@ pub(crate) struct Execution {
     /// Happened, and not committed yet.
     pending: Vec<EventDraft>,
     pub(crate) stop: watch::Receiver<Stop>,
+    /// What an answer used that this execution broke off.
+    pub(crate) unsettled: Option<Usage>,
 }
 
 /// What a commit of an execution is beside its events.
@@ -74,6 +77,7 @@ impl Execution {
             tail,
             pending: Vec::new(),
             stop,
+            unsettled: None,
         }
     }
 
@@ -323,7 +327,7 @@ impl Execution {
                 .as_ref()
                 .is_some_and(|claim| claim.interrupt);
         let (events, end) = if !shutdown {
-            let events = recovery::close_turn(&here, TurnOutcome::Interrupted);
+            let events = self.close_turn(&here, TurnOutcome::Interrupted);
             (
                 events,
                 End::Interrupted {
@@ -369,6 +373,19 @@ impl Execution {
         }
     }
 
+    /// Ends an open turn. More is known here of what its answer used than the log tells.
+    fn close_turn(&mut self, here: &Tail, outcome: TurnOutcome) -> Vec<EventBody> {
+        let mut events = recovery::close_turn(here, outcome);
+        if let Some(known) = self.unsettled.take() {
+            for event in &mut events {
+                if let EventBody::ModelEnded { usage, .. } = event {
+                    *usage = Some(known);
+                }
+            }
+        }
+        events
+    }
+
     /// The end of a turn that cannot go on, and of the execution with it.
     async fn failed(&mut self, error: String) -> Terminal {
         let at = self.shared.clock.wall();
@@ -379,7 +396,7 @@ impl Execution {
         let Ok((here, _)) = self.preview(&[], at) else {
             return Terminal::Lost;
         };
-        let events = recovery::close_turn(
+        let events = self.close_turn(
             &here,
             TurnOutcome::Failed {
                 error: error.clone(),

@@ -928,6 +928,7 @@ impl Plan {
                     attempt: step.retries + 1,
                     wait_ms: 10,
                     failure: failure(FailureClass::Overloaded),
+                    usage: None,
                 }],
                 1..=6 => {
                     let pieces = self.pieces(step);

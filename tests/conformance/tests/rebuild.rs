@@ -115,6 +115,7 @@ async fn the_rest(h: &Harness) {
                 attempt: 1,
                 wait_ms: 10,
                 failure: failure(),
+                usage: None,
             },
             build::output(
                 step,

@@ -140,17 +140,35 @@ fields!(
     }
 );
 fields!(types::ProviderState = cm::ProviderState { provider, data });
-fields!(
-    types::Usage = cm::Usage {
-        input_tokens,
-        cache_read_tokens,
-        cache_write_tokens,
-        output_tokens,
-        reasoning_tokens,
-        cost
-    }
-);
 fields!(types::Failure = cm::Failure { message, retry_after_ms; class });
+
+impl From<types::Usage> for cm::Usage {
+    fn from(usage: types::Usage) -> Self {
+        Self {
+            input_tokens: usage.input_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            output_tokens: usage.output_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            cost: usage.cost,
+            // A server says what it counted.
+            estimated: false,
+        }
+    }
+}
+
+impl From<cm::Usage> for types::Usage {
+    fn from(usage: cm::Usage) -> Self {
+        Self {
+            input_tokens: usage.input_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            output_tokens: usage.output_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            cost: usage.cost,
+        }
+    }
+}
 
 impl From<types::Part> for cm::Part {
     fn from(part: types::Part) -> Self {

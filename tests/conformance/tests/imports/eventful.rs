@@ -218,6 +218,7 @@ pub(super) async fn eventful(h: &Harness) -> SessionId {
         attempt: 1,
         wait_ms: 5,
         failure: failure(),
+        usage: None,
     }])
     .await;
     let hosted = ToolCall {
