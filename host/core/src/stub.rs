@@ -125,12 +125,40 @@ pub(crate) fn fill_changes(changes: &mut Changes, texts: &Rows) {
 }
 
 fn refill(made: &mut Item, held: &Item) {
+    let bare = shape(held);
     // The answer to a hosted call that the host settled is made of its result's text.
     let wrapped = matches!(&made.body, ItemBody::Assistant(answer)
         if answer.content.iter().any(|content| matches!(content, Content::HostedResult(_))));
-    if *made == shape(held) || (wrapped && shape(made) == shape(held)) {
+    if *made == bare || (shape(made) == bare && (wrapped || is_part_of(made, held))) {
         *made = held.clone();
     }
+}
+
+/// Whether an answer says what the other says, with pieces left out: it came in several events, of which
+/// some are stubs and some are not, be it for their age, their size, or since they came from elsewhere.
+fn is_part_of(made: &Item, held: &Item) -> bool {
+    let (ItemBody::Assistant(made), ItemBody::Assistant(held)) = (&made.body, &held.body) else {
+        return false;
+    };
+    let mut both = made.content.iter().zip(&held.content);
+    both.all(|(made, held)| runs_through(bytes(made), bytes(held)))
+}
+
+/// What a stub loses of it.
+fn bytes(content: &Content) -> &[u8] {
+    match content {
+        Content::Text(text) | Content::Reasoning(text) => text.as_bytes(),
+        Content::ToolCall(call) | Content::HostedCall(call) => call.arguments.as_bytes(),
+        Content::HostedResult(result) => result.data.as_bytes(),
+        Content::ProviderState(state) => &state.data,
+        Content::Media(_) => &[],
+    }
+}
+
+/// Whether all of `part` stands in `whole`, in its order.
+fn runs_through(part: &[u8], whole: &[u8]) -> bool {
+    let mut whole = whole.iter();
+    part.iter().all(|byte| whole.any(|other| other == byte))
 }
 
 fn refill_input(made: &mut Input, held: &Input) {

@@ -165,6 +165,7 @@ on_both! {
     compact_7_a_body_stays_until_its_time_and_a_stub_cut_off_is_gone_on_with
     ops_5_sessions_that_nobody_used_for_long_go_with_all_their_rows_and_the_file_shrinks
     compact_7_a_damaged_session_keeps_no_other_from_its_turn
+    compact_7_an_answer_of_which_a_part_became_stubs_stays_whole
 }
 
 /// A turn with a lot of text in everything that holds text. Gives the input that began it.
@@ -470,5 +471,107 @@ async fn compact_7_a_damaged_session_keeps_no_other_from_its_turn(place: Place) 
         let events = h.dump(*session).await.events;
         assert!(events.iter().any(|event| event.compacted.is_some()));
     }
+    store.close().await;
+}
+
+/// Some of its events are too small to lose anything, some are not old enough.
+async fn compact_7_an_answer_of_which_a_part_became_stubs_stays_whole(place: Place) {
+    let (h, store) = place.open(&place.fresh("m.db")).await;
+    let session = h.session().await;
+    let input = InputId::new();
+    h.ok(build::admit(session, input, Delivery::Queue, "go"))
+        .await;
+    let fence = build::fence();
+    h.ok(build::claim(session, fence)).await;
+    let begin = [
+        build::turn_started(),
+        EventBody::InputPromoted { input },
+        build::step_started(build::call_model()),
+    ];
+    h.ok(build::append(session, fence, begin)).await;
+    let step = h.store.tail(session).await.unwrap().unwrap().session.head;
+    let long = |word: &str| format!("{word} ").repeat(100);
+    let says = |piece: Piece| build::append(session, fence, [build::output(step, [piece])]);
+    let arguments = |text: String| Piece::Arguments {
+        id: "a".into(),
+        text,
+    };
+    h.ok(says(Piece::Text("one".into()))).await;
+    h.ok(says(Piece::Text(long("two")))).await;
+    h.ok(says(Piece::Text("three".into()))).await;
+    let call = build::call_pieces("a").into_iter().next().unwrap();
+    h.ok(says(call)).await;
+    h.ok(says(arguments("[\"".into()))).await;
+    h.ok(says(arguments(long("four")))).await;
+    let later = |commit: Commit| Commit {
+        at: build::AT + DAY,
+        ..commit
+    };
+    let middle = build::AT + DAY;
+    h.ok(later(says(arguments(long("five"))))).await;
+    let end = [
+        build::output(
+            step,
+            [arguments("\"]".into()), Piece::CallReady { id: "a".into() }],
+        ),
+        build::model_ended(step, FinishReason::ToolCalls),
+        build::call_started(step, "a", Effect::Idempotent, 1),
+        build::call_settled(step, "a"),
+        build::turn_ended(),
+    ];
+    h.ok(later(build::append(session, fence, end))).await;
+    h.ok(later(build::end(session, fence, End::Succeeded)))
+        .await;
+    let items = h.dump(session).await.items;
+    let whole = lines(store.port(), session).await;
+
+    for before in [middle, u64::MAX] {
+        let retention = Retention {
+            sessions_before: None,
+            bodies_before: Some(before),
+        };
+        let done = store.retain(retention, false).await.unwrap();
+        assert!(done.bodies > 0, "{done:?}");
+        let report = store.examine().await;
+        assert!(report.is_healthy(), "{report:#?}");
+        store.rebuild(session).await;
+        assert_eq!(h.dump(session).await.items, items);
+
+        // Elsewhere, too, where some of its events may be whole.
+        let stubs = lines(store.port(), session).await;
+        for cut in [0, 8, 10] {
+            let (elsewhere, other) = place
+                .open(&place.fresh(&format!("{before}-{cut}.db")))
+                .await;
+            for lines in [&whole[..cut], &stubs[..]] {
+                let mut import = Importer::into_store(other.port(), build::AT, true);
+                for line in lines {
+                    import.line(line).await.unwrap();
+                }
+                let finished = import.finish().await;
+                assert!(lines.len() == cut || finished.unwrap().refused.is_none());
+            }
+            assert_eq!(elsewhere.dump(session).await.items, items);
+            other.close().await;
+        }
+    }
+
+    // What is not in the row and was not taken from the event, either, is damage all the same.
+    let at = place.fresh("broken.db");
+    let (_, broken) = place.open(&at).await;
+    let mut import = Importer::into_store(broken.port(), build::AT, true);
+    for line in lines(store.port(), session).await {
+        import.line(&line).await.unwrap();
+    }
+    import.finish().await.unwrap();
+    place
+        .sql(
+            &at,
+            "UPDATE item SET data = replace(data, 'one', 'won')".into(),
+        )
+        .await;
+    let report = broken.examine().await;
+    assert!(!report.is_healthy());
+    broken.close().await;
     store.close().await;
 }
