@@ -710,7 +710,10 @@ fn admit(
     content: &InputContent,
 ) -> Result<Reply, Refused> {
     let held = work.tail.may_run().err().map(|reason| reason.to_string());
-    if let Some(first) = &known.input {
+    // One that is pending is in the tail, for a store that has not looked it up.
+    let mut pending = work.tail.inputs.iter();
+    let first = known.input.as_ref();
+    if let Some(first) = first.or_else(|| pending.find(|pending| pending.id == input)) {
         if first.session != work.tail.session.id {
             return Err(Refused::InputConflict {
                 input,

@@ -35,6 +35,24 @@ pub async fn inbox_2_an_admission_that_wakes_others_names_its_own_seq(h: Harness
     assert_eq!(admission(&h.ok(admit()).await), first);
 }
 
+/// A retry of what an interrupt held back is no second admission.
+pub async fn inbox_2_a_retry_of_what_an_interrupt_held_back_is_no_second(h: Harness) {
+    let (session, _) = h.turn().await;
+    let input = InputId::new();
+    let admit = || build::admit(session, input, Delivery::Queue, "later");
+    let first = admission(&h.ok(admit()).await);
+    h.ok(build::interrupt(session)).await;
+    assert_eq!(admission(&h.ok(admit()).await), first);
+    let dump = h.dump(session).await;
+    let admitted = dump
+        .events
+        .iter()
+        .filter(|event| event.kind == "input.admitted" && event.data["input"] == input.to_string());
+    assert_eq!(admitted.count(), 1);
+    let held: Vec<InputId> = dump.inputs.iter().map(|input| input.id).collect();
+    assert_eq!(held.iter().filter(|id| **id == input).count(), 1);
+}
+
 /// The first admission answers, before and after promotion.
 pub async fn inbox_2(h: Harness) {
     let session = h.session().await;
