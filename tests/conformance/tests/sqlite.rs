@@ -1,5 +1,8 @@
 //! The suite on SQLite, and what only a file can show.
 
+#[path = "sqlite/owner.rs"]
+mod owner;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

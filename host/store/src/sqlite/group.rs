@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::direct::{Direct, is_busy, is_constraint, is_lasting};
 use super::judge::{self, Judge};
+use super::owner::TAKEN_OVER;
 use super::{Options, PAGE_BYTES, Shared};
 
 pub(super) const ACTION: &str = "commit";
@@ -121,6 +122,15 @@ impl Committer<'_> {
 
     fn attempt(&mut self, commits: &[Commit]) -> Result<Vec<Answer>, Error> {
         let tx = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate)?;
+        if !self.shared.stamp.stands(&tx)? {
+            let refused = |_: &Commit| {
+                Err(StoreError::Unavailable {
+                    action: ACTION,
+                    cause: TAKEN_OVER.into(),
+                })
+            };
+            return Ok(commits.iter().map(refused).collect());
+        }
         let mut judge = Judge::load(&tx, self.shared, commits)?;
         let now = self.shared.now();
         let answers: Vec<Answer> = commits

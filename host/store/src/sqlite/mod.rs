@@ -22,6 +22,7 @@ mod group;
 mod judge;
 mod moving;
 mod nodes;
+mod owner;
 mod read;
 mod rebuild;
 pub mod retention;
@@ -56,6 +57,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::{Holder, Lock, TakeError};
 use crate::value::digests_named;
+use owner::Stamp;
 use writer::{Action, Job, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -63,6 +65,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/sqlite");
 const PAGE_BYTES: u32 = 4096;
 /// Jobs that may wait for the writer before callers do.
 const QUEUE: usize = 1024;
+/// How long a closing store waits for reads to end.
+const LAST_READS: Duration = Duration::from_secs(5);
 
 /// How a database is opened.
 #[derive(Clone)]
@@ -194,6 +198,7 @@ pub struct SqliteStore {
 /// What the writer and the readers share.
 struct Shared {
     clock: Arc<dyn Clock>,
+    stamp: Stamp,
     /// Wall and monotonic time at opening.
     opened: (Millis, Millis),
     cache: Mutex<Cache>,
@@ -212,6 +217,7 @@ impl Shared {
     fn new(options: &Options, lock: Option<Lock>) -> Self {
         Self {
             clock: options.clock.clone(),
+            stamp: Stamp::of(options.owner),
             opened: (options.clock.wall(), options.clock.monotonic()),
             cache: Mutex::new(Cache {
                 tails: HashMap::new(),
@@ -419,6 +425,7 @@ impl SqliteStore {
 
         foreign::settle(&mut conn).await.map_err(sqlite)?;
         let shared = Arc::new(Shared::new(&options, Some(lock)));
+        shared.stamp.put(&mut conn).await.map_err(sqlite)?;
         for expire in [CLAIM_EXPIRE_ALL, nodes::NODE_EXPIRE_ALL] {
             sqlx::query(expire)
                 .bind(read::signed(shared.now()))
@@ -530,15 +537,22 @@ impl SqliteStore {
     }
 
     /// Finishes what was handed over, closes the file and gives up its ownership. Everything that is
-    /// asked of the store afterwards is answered by an error.
+    /// asked of the store afterwards is answered by an error. All that was stored is then in the file
+    /// itself, and nothing of it in the WAL, unless another process reads it just now.
     pub async fn close(&self) {
+        // Whoever closes last moves the WAL into the file, and only a writer can.
+        if tokio::time::timeout(LAST_READS, self.readers.close())
+            .await
+            .is_err()
+        {
+            tracing::warn!("a read does not end; the WAL stays beside the database");
+        }
         if let Some(jobs) = &self.jobs {
             let (reply, closed) = oneshot::channel();
             if jobs.send(Job::Close(reply)).await.is_ok() {
                 let _ = closed.await;
             }
         }
-        self.readers.close().await;
         drop(
             self.shared
                 .lock

@@ -167,14 +167,20 @@ impl Writer {
         let (rows, until) = loop {
             let now = self.shared.now();
             let until = now.saturating_add(lease_ms);
-            let done: Result<Vec<(String, String)>, _> = sqlx::query_as(CLAIM_RENEW)
-                .bind(signed(until))
-                .bind(owner.to_string())
-                .bind(signed(now))
-                .bind(&named)
-                .fetch_all(&mut self.conn)
-                .await;
-            match done {
+            let renewed = async {
+                let mut tx = self.conn.begin_with("BEGIN IMMEDIATE").await?;
+                self.shared.stamp.check(&mut tx).await?;
+                let rows: Vec<(String, String)> = sqlx::query_as(CLAIM_RENEW)
+                    .bind(signed(until))
+                    .bind(owner.to_string())
+                    .bind(signed(now))
+                    .bind(&named)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                tx.commit().await?;
+                Ok(rows)
+            };
+            match renewed.await {
                 Ok(rows) => break (rows, until),
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
                     self.shared.busy.fetch_add(1, Ordering::Relaxed);
@@ -222,6 +228,7 @@ impl Writer {
         loop {
             let done = async {
                 let mut tx = self.conn.begin_with("BEGIN IMMEDIATE").await?;
+                self.shared.stamp.check(&mut tx).await?;
                 let done = action(&mut tx).await?;
                 tx.commit().await?;
                 Ok(done)
