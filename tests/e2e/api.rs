@@ -98,6 +98,28 @@ impl Host {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_2_a_client_that_is_ahead_of_the_log_is_told_so() {
+    let host = Host::start().await;
+    let session = host.session().await;
+    let url = format!("{}/v1/sessions/{session}/events", host.server.address);
+    let head = host.server.events(&session).await.len() as u64;
+    for (last, expected) in [(head, 200), (head + 1, 409), (u64::MAX, 409)] {
+        let request = host.server.http.get(&url);
+        let request = request
+            .header("accept", "text/event-stream")
+            .header("last-event-id", last.to_string());
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), expected, "{last}");
+        if expected == 409 {
+            let problem: Value = answer.json().await.unwrap();
+            assert_eq!(problem["type"], "urn:mainstay:problem:diverged");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains(&format!("ends at {head}")), "{detail}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn api_1_a_prompt_posted_twice_is_answered_alike() {
     let host = Host::start().await;
     let (a, b) = (host.session().await, host.session().await);

@@ -5,6 +5,7 @@ mod support;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{DEADLINE, Server, mainstay};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -121,9 +122,8 @@ fn find_id(values: &[Value]) -> Option<String> {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cli_4_ctrl_c_interrupts_and_keeps_what_was_said() {
-    let place = place();
+/// A long turn by `mainstay run`, sent a signal in the middle. Gives its exit code, the session and its log.
+async fn signalled(place: &Place, signal: Signal) -> (Option<i32>, String, String) {
     let mut child = mainstay(&place.store, &place.config)
         .args([
             "--json",
@@ -145,20 +145,12 @@ async fn cli_4_ctrl_c_interrupts_and_keeps_what_was_said() {
             break;
         }
     }
-    let pid = child.id().unwrap().to_string();
-    assert!(
-        tokio::process::Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .await
-            .unwrap()
-            .success()
-    );
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, signal).unwrap();
     let status = tokio::time::timeout(DEADLINE, child.wait())
         .await
         .expect("it ends")
         .unwrap();
-    assert_eq!(status.code(), Some(130));
     let (_, out, _) = place.run(&["--json", "session", "list"]).await;
     let lists: Vec<Value> = serde_json::Deserializer::from_str(&out)
         .into_iter()
@@ -166,11 +158,63 @@ async fn cli_4_ctrl_c_interrupts_and_keeps_what_was_said() {
         .unwrap();
     let id = find_id(&lists).unwrap();
     let (_, log, _) = place.run(&["--json", "session", "log", &id]).await;
+    (status.code(), id, log)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_4_ctrl_c_interrupts_and_keeps_what_was_said() {
+    let (code, _, log) = signalled(&place(), Signal::INT).await;
+    assert_eq!(code, Some(130));
     assert!(
         log.contains("execution.interrupted") && log.contains("\"user\""),
         "{log}"
     );
     assert!(log.contains("one"), "the partial text is durable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_4_sigterm_ends_the_process_and_not_the_turn() {
+    let place = place();
+    let (code, id, log) = signalled(&place, Signal::TERM).await;
+    assert_eq!(code, Some(143));
+    assert!(
+        !log.contains("\"user\"") && !log.contains("turn.ended"),
+        "{log}"
+    );
+    // It goes on with the next command that runs sessions.
+    let (code, out, err) = place.run(&["run", "--session", &id]).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("twelve"), "{out}");
+    let (_, log, _) = place.run(&["--json", "session", "log", &id]).await;
+    assert!(
+        log.contains("turn.ended") && !log.contains("\"crash\""),
+        "{log}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cli_5_a_broken_file_is_told_from_one_that_is_out_of_reach() {
+    let place = place();
+    let (code, _, err) = place.run(&["run", "say hello"]).await;
+    assert_eq!(code, 0, "{err}");
+    let mut bytes = std::fs::read(&place.store).unwrap();
+    // The first page stays, so that it is known for ours.
+    bytes[4096..].fill(0xa5);
+    std::fs::write(&place.store, bytes).unwrap();
+    for command in [&["session", "list"][..], &["run", "say more"], &["doctor"]] {
+        let (code, _, err) = place.run(command).await;
+        assert_eq!(code, 8, "{command:?}: {err}");
+    }
+    let elsewhere = Place {
+        store: "mysql://u:secret@h/d".into(),
+        ..place
+    };
+    let (code, _, err) = elsewhere.run(&["session", "list"]).await;
+    assert_eq!(code, 2, "{err}");
+    assert!(
+        err.contains("postgres://") && !err.contains("secret"),
+        "{err}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

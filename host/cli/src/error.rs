@@ -7,7 +7,7 @@ use mainstay_core::commit::Refused;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
 use mainstay_server::{PluginError, RegistryFault};
-use mainstay_store::{OpenError, postgres};
+use mainstay_store::{OpenError, is_broken, postgres};
 
 /// Exit codes. The table in [`EXIT_CODES`] documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,7 @@ pub(crate) enum Code {
     Damaged = 8,
     Different = 9,
     Interrupted = 130,
+    Ended = 143,
 }
 
 /// Part of `--help`.
@@ -38,7 +39,12 @@ Exit codes:
     7  the store, the server or the registry cannot be reached
     8  the store is damaged
     9  `replay` found decisions that differ
-  130  interrupted";
+  130  interrupted
+  143  ended by SIGTERM; what ran goes on at the next start";
+
+/// What to do about a file that is broken.
+const DAMAGED: &str = "keep a copy of the file with its `-wal`, and go back to a backup that \
+                       `mainstay doctor` finds healthy";
 
 /// The end of a command that did not do what was asked.
 #[derive(Debug)]
@@ -105,6 +111,11 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Refused(refused) => Self::from_refused(refused),
+            StoreError::Unavailable { .. } if is_broken(&error) => Self {
+                causes: causes(&error),
+                ..Self::new(Code::Damaged, error.to_string())
+            }
+            .hint(DAMAGED),
             StoreError::Unavailable { .. } => Self {
                 causes: causes(&error),
                 ..Self::new(Code::Unavailable, error.to_string())
@@ -163,6 +174,7 @@ impl From<OpenError> for Error {
             OpenError::NewerSchema { .. }
             | OpenError::OlderSchema { .. }
             | OpenError::Network { .. } => (Code::Config, None),
+            _ if is_broken(&error) => (Code::Damaged, Some(DAMAGED)),
             _ => (Code::Unavailable, None),
         };
         let causes = causes(&error);

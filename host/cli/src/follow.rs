@@ -17,7 +17,7 @@ use crate::client::{Client, Follow, Live, Told};
 use crate::error::{Code, Error, Result};
 use crate::printer::brief;
 use crate::show;
-use crate::signals::Signals;
+use crate::signals::{Asked, Signals};
 
 /// Shows events as they come.
 pub(crate) struct Show<'c> {
@@ -222,6 +222,15 @@ pub(crate) fn interrupted(session: SessionId) -> Error {
     ))
 }
 
+/// The error that says that this process was told to end.
+pub(crate) fn ended(session: SessionId) -> Error {
+    Error::new(
+        Code::Ended,
+        "asked to end; the session is kept and goes on where it stood",
+    )
+    .hint(format!("go on with `mainstay run --session {session}`"))
+}
+
 /// The server went away, and the session did not.
 fn went_away(error: Error, session: SessionId) -> Error {
     if error.code != Code::Unavailable {
@@ -232,7 +241,8 @@ fn went_away(error: Error, session: SessionId) -> Error {
     ))
 }
 
-/// Shows a session until it has nothing to do. Ctrl-C stops the session, a second one this process.
+/// Shows a session until it has nothing to do. Ctrl-C stops the session, a second one this process;
+/// SIGTERM ends this process alone.
 pub(crate) async fn to_the_end(
     client: &Client,
     follow: &mut Follow,
@@ -250,7 +260,10 @@ pub(crate) async fn to_the_end(
                 None => return Err(crate::access::unknown(id)),
             },
             session = &mut idle => break session.map_err(|error| went_away(error, id))?,
-            () = signals.next() => {
+            asked = signals.next() => {
+                if asked == Asked::End {
+                    return Err(ended(id));
+                }
                 stops += 1;
                 if stops > 1 {
                     std::process::exit(Code::Interrupted as i32);

@@ -8,6 +8,42 @@ use crate::error::{Code, Error, Result};
 /// Name of a configuration file.
 pub(crate) const CONFIG: &str = "mainstay.toml";
 
+/// A store as the command line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    File(PathBuf),
+    /// Its URL.
+    Database(String),
+}
+
+impl Named {
+    /// # Errors
+    /// What looks like a URL and leads to no store.
+    pub(crate) fn new(name: &Path) -> Result<Self> {
+        let Some((scheme, rest)) = name.to_str().and_then(|name| name.split_once(':')) else {
+            return Ok(Self::File(name.to_owned()));
+        };
+        let known = scheme.to_ascii_lowercase();
+        let authority = rest.strip_prefix("//");
+        match (known.as_str(), authority) {
+            ("postgres" | "postgresql", Some(rest)) => {
+                Ok(Self::Database(format!("{known}://{rest}")))
+            }
+            // As URLs of SQLite are often written: `sqlite:///var/lib/x.db`, `sqlite://x.db`.
+            ("sqlite", _) => Ok(Self::File(authority.unwrap_or(rest).into())),
+            (known, authority) if authority.is_some() || known.starts_with("postgres") => {
+                // The rest may hold a password.
+                Err(Error::new(
+                    Code::Usage,
+                    format!("a store is a file or a Postgres database, not `{scheme}:…`"),
+                )
+                .hint("write a file's path, `sqlite:FILE` or `postgres://USER@HOST/DATABASE`"))
+            }
+            _ => Ok(Self::File(name.to_owned())),
+        }
+    }
+}
+
 /// The files of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
@@ -23,14 +59,11 @@ pub(crate) struct Paths {
 impl Paths {
     /// For the named file, or the user's own.
     pub(crate) fn new(store: Option<&Path>) -> Result<Self> {
-        let database = store
-            .and_then(Path::to_str)
-            .filter(|name| name.starts_with("postgres://") || name.starts_with("postgresql://"))
-            .map(str::to_owned);
-        let store = match store {
-            Some(_) if database.is_some() => data()?.join("postgres.db"),
-            Some(store) => store.to_owned(),
-            None => data()?.join("mainstay.db"),
+        let named = store.map(Named::new).transpose()?;
+        let (store, database) = match named {
+            Some(Named::Database(url)) => (data()?.join("postgres.db"), Some(url)),
+            Some(Named::File(store)) => (store, None),
+            None => (data()?.join("mainstay.db"), None),
         };
         let folder = match store.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -97,4 +130,36 @@ fn folder(variable: &str, below_home: &str) -> Option<PathBuf> {
             .filter(|path| path.is_absolute())
     };
     set(variable).or_else(|| set("HOME").map(|home| home.join(below_home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_a_file_or_a_database_and_no_mistyped_url() {
+        let file = |path: &str| Named::File(path.into());
+        let database = |url: &str| Named::Database(url.into());
+        for (name, wanted) in [
+            ("a/b.db", file("a/b.db")),
+            ("a:b.db", file("a:b.db")),
+            ("sqlite:a/b.db", file("a/b.db")),
+            ("sqlite:///a/b.db", file("/a/b.db")),
+            ("sqlite:/a/b.db", file("/a/b.db")),
+            ("postgres://u@h/d", database("postgres://u@h/d")),
+            ("POSTGRES://u@h/D", database("postgres://u@h/D")),
+            ("postgresql://u@h/d", database("postgresql://u@h/d")),
+        ] {
+            assert_eq!(Named::new(Path::new(name)).unwrap(), wanted, "{name}");
+        }
+        for name in [
+            "postgres:/u:secret@h",
+            "mysql://u:secret@h/d",
+            "http://secret",
+        ] {
+            let error = Named::new(Path::new(name)).unwrap_err();
+            assert_eq!(error.code, Code::Usage, "{name}");
+            assert!(!error.message.contains("secret"), "{}", error.message);
+        }
+    }
 }

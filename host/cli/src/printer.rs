@@ -107,7 +107,7 @@ impl Printer {
     pub(crate) fn error(&self, error: &Error) {
         let _ = self.end_line();
         let mut err = self.err.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = if error.code == Code::Interrupted {
+        let word = if matches!(error.code, Code::Interrupted | Code::Ended) {
             "interrupted".yellow().to_string()
         } else {
             "error".red().bold().to_string()

@@ -14,6 +14,25 @@ pub(crate) fn raise() {
     RAISED.send_modify(|raised| *raised += 1);
 }
 
+/// The next request, for a shutdown that is to hurry then. Never, where signals cannot be heard.
+pub(crate) async fn hurry() {
+    match Signals::listen() {
+        Ok(mut signals) => {
+            signals.next().await;
+        }
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// SIGINT, as by Ctrl-C: whoever sits there wants what runs to stop.
+    Stop,
+    /// SIGTERM: this process is to end, and what runs goes on elsewhere or later.
+    End,
+}
+
 /// SIGINT and SIGTERM, and [`raise`], from now on.
 pub(crate) struct Signals {
     raised: watch::Receiver<u32>,
@@ -46,20 +65,20 @@ impl Signals {
     ///
     /// # Cancel safety
     /// Safe: none is lost.
-    pub(crate) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) -> Asked {
         #[cfg(unix)]
         {
             tokio::select! {
-                _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => {}
-                _ = self.raised.changed() => {}
+                _ = self.interrupt.recv() => Asked::Stop,
+                _ = self.terminate.recv() => Asked::End,
+                _ = self.raised.changed() => Asked::End,
             }
         }
         #[cfg(not(unix))]
         {
             tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = self.raised.changed() => {}
+                _ = tokio::signal::ctrl_c() => Asked::Stop,
+                _ = self.raised.changed() => Asked::End,
             }
         }
     }

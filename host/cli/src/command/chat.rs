@@ -13,10 +13,10 @@ use crate::args::Chat;
 use crate::choice::{self, Opened};
 use crate::client::{Client, Told};
 use crate::error::{Error, Result};
-use crate::follow::{Show, to_the_end};
+use crate::follow::{self, Show, to_the_end};
 use crate::printer::brief;
 use crate::show;
-use crate::signals::Signals;
+use crate::signals::{self, Asked, Signals};
 
 /// Items of the history that are shown at the start.
 const HISTORY: u32 = 50;
@@ -27,7 +27,7 @@ pub(crate) async fn chat(context: &Context, args: Chat) -> Result<()> {
     let done = talk(context, &opened).await;
     if let Some(host) = host {
         // What still runs goes on at the next start.
-        host.shutdown(std::future::pending()).await;
+        host.shutdown(signals::hurry()).await;
     }
     done
 }
@@ -78,7 +78,7 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
                 }
                 None => return Err(access::unknown(id)),
             },
-            line = lines.recv() => match line.as_deref().map(str::trim) {
+            line = lines.recv() => match line.transpose()?.as_deref().map(str::trim) {
                 Some("") => {}
                 Some("/quit" | "/exit") => break,
                 Some("/stop") => {
@@ -93,7 +93,10 @@ async fn talk(context: &Context, opened: &Opened) -> Result<()> {
                     return show.end(&session);
                 }
             },
-            () = signals.next() => {
+            asked = signals.next() => {
+                if asked == Asked::End {
+                    return Err(follow::ended(id));
+                }
                 if !client.interrupt(id, false).await?.was_busy {
                     break;
                 }
@@ -138,16 +141,17 @@ fn ended(context: &Context, show: &mut Show<'_>) {
     }
 }
 
-/// Lines of stdin, read on a thread of its own: a read cannot be cut short.
-fn lines() -> mpsc::Receiver<String> {
+/// Lines of stdin, read on a thread of its own: a read cannot be cut short. One that cannot be read is
+/// the last.
+fn lines() -> mpsc::Receiver<Result<String>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
         for line in std::io::stdin().lines() {
-            let Ok(line) = line.map_err(|error| Error::failed("cannot read stdin").because(&error))
-            else {
-                return;
-            };
-            if sender.blocking_send(line).is_err() {
+            let line = line.map_err(|error| {
+                Error::failed("cannot read the next line of stdin").because(&error)
+            });
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
                 return;
             }
         }

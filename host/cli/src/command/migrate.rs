@@ -2,7 +2,7 @@
 //! both examined.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::access::Context;
 use crate::args::Migrate;
 use crate::backing::Backing;
 use crate::error::{Code, Error, Result};
-use crate::paths::Paths;
+use crate::paths::{Named, Paths};
 use crate::printer::{Printer, tame};
 
 /// How often people hear how far it is.
@@ -33,23 +33,7 @@ struct View<'v> {
     to_healthy: Option<bool>,
 }
 
-/// A store as the command line names it.
-#[derive(Debug, PartialEq, Eq)]
-enum Named {
-    File(PathBuf),
-    Database(String),
-}
-
 impl Named {
-    fn new(text: &str) -> Self {
-        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            return Self::Database(text.into());
-        }
-        let path = text.strip_prefix("sqlite:").unwrap_or(text);
-        // As URLs of SQLite are often written: `sqlite:///var/lib/x.db`, `sqlite://x.db`.
-        Self::File(path.strip_prefix("//").unwrap_or(path).into())
-    }
-
     fn is(&self, other: &Self) -> bool {
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         match (self, other) {
@@ -84,7 +68,8 @@ impl Named {
 }
 
 pub(crate) async fn migrate(context: &Context, args: &Migrate) -> Result<()> {
-    let (from, to) = (Named::new(&args.from), Named::new(&args.to));
+    let named = |name: &String| Named::new(Path::new(name));
+    let (from, to) = (named(&args.from)?, named(&args.to)?);
     let same = || {
         Error::new(Code::Usage, "`--from` and `--to` name the same store")
             .hint("name another place to move to")
@@ -236,21 +221,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_are_named_by_paths_and_urls() {
-        let file = |path: &str| Named::File(path.into());
-        for (text, named) in [
-            ("sqlite:a/b.db", file("a/b.db")),
-            ("sqlite:///a/b.db", file("/a/b.db")),
-            ("sqlite:/a/b.db", file("/a/b.db")),
-            ("b.db", file("b.db")),
-            (
-                "postgres://u@h/d",
-                Named::Database("postgres://u@h/d".into()),
-            ),
-        ] {
-            assert_eq!(Named::new(text), named, "{text}");
-        }
-        assert!(file("./a.db").is(&file("./a.db")));
-        assert!(!file("a.db").is(&Named::new("postgres://u@h/a.db")));
+    fn a_store_is_itself_however_it_is_written() {
+        let named = |name: &str| Named::new(Path::new(name)).unwrap();
+        assert!(named("./a.db").is(&named("sqlite:./a.db")));
+        assert!(!named("a.db").is(&named("postgres://u@h/a.db")));
     }
 }

@@ -12,6 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::follow::{Show, to_the_end};
 use crate::printer::brief;
 use crate::show;
+use crate::signals;
 
 /// Items among which the answer is looked for.
 const NEWEST: u32 = 20;
@@ -23,7 +24,7 @@ pub(crate) async fn run(context: &Context, args: Run) -> Result<()> {
     let host = opened.host.take();
     let done = follow(context, &opened, prompt.as_deref()).await;
     if let Some(host) = host {
-        host.shutdown(std::future::pending()).await;
+        host.shutdown(signals::hurry()).await;
     }
     done
 }

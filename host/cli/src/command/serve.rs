@@ -67,6 +67,9 @@ pub(crate) async fn serve(context: &Context, args: Serve) -> Result<()> {
     }
     signals.next().await;
     context.printer.note("closing; once more to close at once");
-    host.shutdown(signals.next()).await;
+    host.shutdown(async move {
+        signals.next().await;
+    })
+    .await;
     Ok(())
 }

@@ -58,7 +58,14 @@ pub(crate) async fn read(
     let after = after.min(i64::MAX as u64);
     if streams {
         // An unknown session is an answer and not the end of a stream.
-        state.node().tail(session).await?;
+        let head = state.node().tail(session).await?.session.head;
+        if after > head {
+            let detail = format!(
+                "The log of {session} ends at {head}, before {after}: it is not the log that was \
+                 followed, or it was set back. Read it from the beginning."
+            );
+            return Err(Problem::new(Kind::Diverged, detail));
+        }
         return Ok(sse::follow(&state, session, after).into_response());
     }
     let limit = page::limit(query.limit)?;
