@@ -165,7 +165,7 @@ async fn waiting(plan: &Plan, server: &Server, dir: &Path) {
         "waiting sessions",
         "statements/s",
         "transactions/s",
-        "rows read/s",
+        "rows of sessions read/s",
     ]);
     for sessions in [0, plan.waiting] {
         let url = server.database();
@@ -199,7 +199,7 @@ async fn waiting(plan: &Plan, server: &Server, dir: &Path) {
 /// What the server did in a database.
 struct Served {
     transactions: u64,
-    /// By whole tables or by an index.
+    /// Of sessions, that were read by whole tables or by an index.
     rows: u64,
 }
 
@@ -207,7 +207,8 @@ impl Served {
     async fn read(conn: &mut PgConnection) -> Self {
         let sql = "SELECT xact_commit + xact_rollback,
                           (SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
-                             FROM pg_stat_user_tables)
+                             FROM pg_stat_user_tables
+                            WHERE relname IN ('session', 'claim', 'input', 'event'))
                      FROM pg_stat_database WHERE datname = current_database()";
         let row = conn.fetch_one(sql).await.expect("a row");
         let number = |column: usize| u64::try_from(row.get::<i64, _>(column)).unwrap_or(0);

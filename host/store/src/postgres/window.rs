@@ -234,3 +234,127 @@ impl Window {
 fn weight(item: &Item) -> usize {
     ITEM.saturating_add(usize::try_from(item.text_bytes()).unwrap_or(usize::MAX >> 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::history::ItemBody;
+    use mainstay_core::model::Part;
+
+    use super::*;
+
+    const ALL: Range = Range {
+        after: 0,
+        through: Seq::MAX,
+    };
+
+    fn note(seq: Seq, bytes: usize) -> Item {
+        Item {
+            seq,
+            at: 0,
+            body: ItemBody::Note(vec![Part::Text("x".repeat(bytes))]),
+        }
+    }
+
+    fn changes(items: &[Item]) -> Changes {
+        Changes {
+            items: items.to_vec(),
+            ..Changes::default()
+        }
+    }
+
+    /// A session's window behind seq 10, kept.
+    fn begun() -> (Windows, SessionId) {
+        let (windows, session) = (Windows::default(), SessionId::new());
+        let window = Window {
+            execution: ExecutionId::new(),
+            after: 10,
+            items: Vec::new(),
+            bytes: 0,
+            followed: 0,
+        };
+        windows.put(session, Some(window));
+        (windows, session)
+    }
+
+    fn write(windows: &Windows, session: SessionId, changes: &Changes) {
+        let mut window = windows.take(session);
+        if let Some(window) = &mut window {
+            window.follow(changes);
+        }
+        windows.put(session, window);
+    }
+
+    fn seqs(windows: &Windows, session: SessionId, after: Seq) -> Option<Vec<Seq>> {
+        let range = Range { after, ..ALL };
+        let items = windows.items(session, range, Order::OldestFirst, 100);
+        Some(items.ok()?.iter().map(|item| item.seq).collect())
+    }
+
+    #[test]
+    fn what_is_older_is_taken_in_unless_something_was_written_since() {
+        let (windows, session) = begun();
+        let older = [note(3, 1), note(9, 1)];
+        let oldest = (Order::OldestFirst, 100);
+        let Err(missed) = windows.items(session, ALL, Order::OldestFirst, 100) else {
+            panic!("it holds nothing from before seq 10");
+        };
+        // An answer that began before, and came in after what was read.
+        write(
+            &windows,
+            session,
+            &changes(&[note(5, 1), note(12, 1), note(11, 1)]),
+        );
+        windows.fill(session, missed, ALL, oldest, &older);
+        assert_eq!(seqs(&windows, session, 0), None);
+        assert_eq!(seqs(&windows, session, 10), Some(vec![11, 12]));
+
+        let Err(missed) = windows.measure(session, ALL) else {
+            panic!("it holds nothing from before seq 10");
+        };
+        let older = [note(3, 1), note(5, 1), note(9, 1), note(11, 1)];
+        let gap = Range {
+            after: 0,
+            through: 9,
+        };
+        windows.fill(session, missed, gap, oldest, &older);
+        assert_eq!(seqs(&windows, session, 0), None, "of 10 nothing is known");
+        let full = (Order::OldestFirst, 4);
+        windows.fill(session, missed, ALL, full, &older);
+        assert_eq!(seqs(&windows, session, 0), None, "there may be more");
+        windows.fill(session, missed, ALL, oldest, &older);
+        assert_eq!(seqs(&windows, session, 0), Some(vec![3, 5, 9, 11, 12]));
+        let size = windows.measure(session, ALL).ok().unwrap();
+        assert_eq!((size.items, size.bytes), (5, 5));
+
+        let reverted = Changes {
+            drop_items_after: Some(9),
+            ..changes(&[note(13, 1)])
+        };
+        write(&windows, session, &reverted);
+        assert_eq!(seqs(&windows, session, 0), Some(vec![3, 5, 9, 13]));
+    }
+
+    #[test]
+    fn the_oldest_are_given_up_where_there_is_no_room() {
+        let (windows, session) = begun();
+        let half = LARGE / 2 - ITEM;
+        write(
+            &windows,
+            session,
+            &changes(&[note(11, half), note(12, half)]),
+        );
+        assert_eq!(seqs(&windows, session, 10), Some(vec![11, 12]));
+        // All of a seq, or nothing of it.
+        write(
+            &windows,
+            session,
+            &changes(&[note(13, 1), note(13, half), note(14, 1)]),
+        );
+        assert_eq!(seqs(&windows, session, 12), None);
+        assert_eq!(seqs(&windows, session, 13), Some(vec![14]));
+        let kept = windows.all().bytes;
+        assert_eq!(kept, ITEM + 1);
+        assert!(windows.take(session).is_some());
+        assert_eq!(windows.all().bytes, 0);
+    }
+}
