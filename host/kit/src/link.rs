@@ -38,7 +38,7 @@ pub(crate) struct Link {
     reached: CancellationToken,
     /// It may go on.
     go_on: CancellationToken,
-    /// The commit before which it stood still is answered.
+    /// The commit before which it stood still is answered, or given up.
     passed: CancellationToken,
 }
 
@@ -70,7 +70,8 @@ impl Link {
         self.go_on.cancel();
     }
 
-    /// Returns once the commit before which the process stood still is answered.
+    /// Returns once the commit before which the process stood still is answered, or given up: a process
+    /// that hears meanwhile that it has lost its claim drops what it was about.
     pub(crate) async fn passed(&self) {
         self.passed.cancelled().await;
     }
@@ -111,12 +112,15 @@ impl Store for Link {
             return pass!(self, commit(commit));
         }
         let next = self.commits() + 1;
+        let mut held = None;
         match self.cut {
             Some(Cut::Before(at)) if at == next => {
                 self.die();
                 self.alive().await;
             }
             Some(Cut::Hold(at)) if at == next => {
+                // However this call ends.
+                held = Some(self.passed.clone().drop_guard());
                 self.reached.cancel();
                 self.go_on.cancelled().await;
             }
@@ -130,9 +134,7 @@ impl Store for Link {
                 self.die();
             }
         }
-        if self.reached.is_cancelled() {
-            self.passed.cancel();
-        }
+        drop(held);
         self.alive().await;
         committed
     }
@@ -260,5 +262,43 @@ impl Store for Link {
 
     async fn digests_in_use(&self) -> Result<HashSet<String>, StoreError> {
         pass!(self, digests_in_use())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mainstay_core::id::ExecutionId;
+    use mainstay_store::SqliteStore;
+
+    use super::*;
+
+    /// A renewal may tell the process that its claim is gone before its commit is let go on.
+    #[tokio::test]
+    async fn whoever_waits_for_a_commit_hears_that_it_was_given_up() {
+        const DEADLINE: Duration = Duration::from_secs(60);
+        let folder = tempfile::tempdir().unwrap();
+        let options = mainstay_store::Options::default();
+        let store = SqliteStore::open(folder.path().join("kit.db"), options).await;
+        let link = Link::new(Arc::new(store.unwrap()), Some(Cut::Hold(1)));
+        let commit = Commit {
+            session: SessionId::new(),
+            at: 0,
+            write: Write::Claim {
+                execution: ExecutionId::new(),
+                owner: OwnerId::new(),
+                lease_ms: 1,
+                forced: None,
+                resumed: false,
+                by_itself: false,
+            },
+        };
+        tokio::select! {
+            _ = link.commit(commit) => panic!("it stands still"),
+            () = link.reached() => {}
+        }
+        let passed = tokio::time::timeout(DEADLINE, link.passed()).await;
+        passed.expect("the commit was dropped");
     }
 }
