@@ -1,15 +1,18 @@
-//! Where a plugin is tried: runtimes over temporary folders that grant what the plugin asks for and
-//! reach nothing.
+//! Where a plugin is tried: runtimes over temporary folders that grant a workspace and reach nothing,
+//! and some that grant every request and reach the kit's own server alone.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::BoxError;
 use mainstay_core::plugin::{Kind, PluginInfo, Workspace};
-use mainstay_runtime::egress::{Egress, EgressLimits, Grants, MediaSource, Redactor, Resolver};
+use mainstay_runtime::egress::{
+    Egress, EgressLimits, GrantRule, Grants, MediaSource, Redactor, Resolver, SecretSource,
+};
 use mainstay_runtime::limits::Limits;
 use mainstay_runtime::{MemorySource, Runtime, RuntimeConfig};
 
@@ -69,6 +72,40 @@ impl Bench {
         runtime(self.folder.path(), &self.source, limits, workspace)
     }
 
+    /// A runtime in which a toolbox is granted all that it asks for, and every request goes to this
+    /// server and takes so long at most.
+    pub(crate) fn reaching(
+        &self,
+        info: &PluginInfo,
+        server: SocketAddr,
+        limits: Limits,
+        fetch: Duration,
+    ) -> Result<Arc<Runtime>, Error> {
+        let http = info.http.iter().map(|rule| GrantRule {
+            scheme: Some(rule.scheme),
+            host: "*".to_owned(),
+            port: rule.port,
+            methods: Vec::new(),
+            path_prefix: "/".to_owned(),
+            private: true,
+        });
+        let secrets = info.secrets.iter().map(|rule| {
+            let value = format!("a secret for {}", rule.name);
+            (rule.name.clone(), SecretSource::Value(value))
+        });
+        let grants = Grants {
+            http: http.collect(),
+            secrets: secrets.collect(),
+            workspace: Workspace::ReadWrite,
+        };
+        let limits_out = EgressLimits {
+            fetch,
+            ..EgressLimits::default()
+        };
+        let egress = egress(limits_out)?.redirected(server);
+        build(self.folder.path(), &self.source, limits, egress, grants)
+    }
+
     /// The folder of a session's files. The runtime makes it when it is first used.
     pub(crate) fn workspace(&self, session: mainstay_core::id::SessionId) -> PathBuf {
         self.folder
@@ -84,22 +121,38 @@ fn runtime(
     limits: Limits,
     workspace: Workspace,
 ) -> Result<Arc<Runtime>, Error> {
+    let grants = Grants {
+        http: Vec::new(),
+        secrets: HashMap::new(),
+        workspace,
+    };
+    build(
+        folder,
+        source,
+        limits,
+        egress(EgressLimits::default())?,
+        grants,
+    )
+}
+
+fn egress(limits: EgressLimits) -> Result<Egress, Error> {
     let egress = Egress::new(
         Arc::new(Nowhere),
         Arc::new(Nothing),
         Redactor::new(),
-        EgressLimits::default(),
-    )
-    .map_err(|cause| Error::new("set up the way out", cause))?;
-    egress.grant(
-        Kind::Toolbox,
-        ALIAS,
-        Grants {
-            http: Vec::new(),
-            secrets: HashMap::new(),
-            workspace,
-        },
+        limits,
     );
+    egress.map_err(|cause| Error::new("set up the way out", cause))
+}
+
+fn build(
+    folder: &Path,
+    source: &Arc<MemorySource>,
+    limits: Limits,
+    egress: Egress,
+    grants: Grants,
+) -> Result<Arc<Runtime>, Error> {
+    egress.grant(Kind::Toolbox, ALIAS, grants);
     let config = RuntimeConfig {
         limits,
         instances: INSTANCES,

@@ -17,6 +17,7 @@ mod link;
 mod provider;
 pub mod report;
 mod runner;
+mod server;
 mod stage;
 mod toolbox;
 
@@ -81,7 +82,8 @@ impl Error {
 }
 
 /// Asks every property of a component that there is for its kind. Takes seconds. Everything that the
-/// plugin writes goes into temporary folders, and it reaches no network.
+/// plugin writes goes into temporary folders, and it reaches no network: what a toolbox fetches is
+/// answered by a server of the kit on this machine, whatever address it asks for.
 ///
 /// A component that does not load has a report too: [`Property::Loads`] is broken in it.
 ///

@@ -25,6 +25,7 @@ pub enum Property {
     Pure,
     Idempotent,
     DeniedIsNamed,
+    TakesAnyAnswer,
     Stops,
     SurvivesCrashes,
     SurvivesStaleClaims,
@@ -33,7 +34,7 @@ pub enum Property {
 
 impl Property {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Loads,
         Self::NeverTraps,
         Self::WithinLimits,
@@ -49,6 +50,7 @@ impl Property {
         Self::Pure,
         Self::Idempotent,
         Self::DeniedIsNamed,
+        Self::TakesAnyAnswer,
         Self::Stops,
         Self::SurvivesCrashes,
         Self::SurvivesStaleClaims,
@@ -74,6 +76,7 @@ impl Property {
             Self::Pure => "pure",
             Self::Idempotent => "idempotent",
             Self::DeniedIsNamed => "denied-is-named",
+            Self::TakesAnyAnswer => "takes-any-answer",
             Self::Stops => "stops",
             Self::SurvivesCrashes => "survives-crashes",
             Self::SurvivesStaleClaims => "survives-stale-claims",
@@ -104,6 +107,9 @@ impl Property {
             Self::Pure => "a pure tool changes nothing",
             Self::Idempotent => "an idempotent tool, run again under its key, changes nothing more",
             Self::DeniedIsNamed => "what it is not granted gives a named error",
+            Self::TakesAnyAnswer => {
+                "whatever a server answers, a call that fetches ends with a result or a named error"
+            }
             Self::Stops => "a call that is told to stop ends",
             Self::SurvivesCrashes => "killed before or after any commit, the session ends the same",
             Self::SurvivesStaleClaims => {

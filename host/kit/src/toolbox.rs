@@ -17,6 +17,7 @@ use crate::bench::{ALIAS, Bench};
 use crate::cast::{Cast, Script};
 use crate::input::{self, Bulk};
 use crate::report::{Finding, Property, Report};
+use crate::server::{Manner, Server};
 use crate::stage::{self, Scene};
 use crate::{Error, cuts};
 
@@ -126,6 +127,9 @@ pub(crate) async fn check(
     report.add(idempotent);
     if bench.options.asks(&[Property::DeniedIsNamed]) {
         report.add(denied(bench, info, &tries).await?);
+    }
+    if bench.options.asks(&[Property::TakesAnyAnswer]) {
+        report.add(answers(bench, info, &tries).await?);
     }
     if bench.options.asks(&[Property::Stops]) {
         report.add(stops(bench, info, &tries).await?);
@@ -278,12 +282,62 @@ async fn denied(bench: &Bench, info: &PluginInfo, tries: &[Try]) -> Result<Findi
     Ok(finding)
 }
 
-/// Told to stop before it begins, and while it runs. A second of CPU is what it has to clean up.
+/// With each kind of answer to what it fetches. A call that asks no server is no case.
+async fn answers(bench: &Bench, info: &PluginInfo, tries: &[Try]) -> Result<Finding, Error> {
+    let mut finding = Finding::new(Property::TakesAnyAnswer);
+    if info.http.is_empty() {
+        return Ok(finding);
+    }
+    let mut at_once = Vec::new();
+    for (words, manner, patience) in [
+        ("answered at once", Manner::AtOnce, STOPPING),
+        ("answered slowly", Manner::Slowly, STOPPING),
+        ("answered with status 500", Manner::Fails, STOPPING),
+        ("answered without end", Manner::Endlessly, CUT_OFF),
+        ("not answered", Manner::Never, CUT_OFF),
+    ] {
+        let server = Server::start(manner).await?;
+        let runtime = bench.reaching(info, server.address, Limits::default(), patience)?;
+        for (n, one) in tries.iter().enumerate() {
+            let session = SessionId::new();
+            furnish(&bench.workspace(session))?;
+            let before = server.requests();
+            let call = run(bench, &runtime, info, session, one, "key", 0);
+            let Ok(called) = tokio::time::timeout(ANSWERED, call).await else {
+                let went = Err(format!("it runs on for {} s", ANSWERED.as_secs()));
+                finding.case(format!("{}, {words}", one.name()), went);
+                continue;
+            };
+            if server.requests() == before {
+                continue;
+            }
+            let mut went = ended(&called, Bulk::Fits);
+            match manner {
+                Manner::AtOnce => at_once.push((n, called.is_ok())),
+                Manner::Slowly if at_once.contains(&(n, true)) && went.is_ok() => {
+                    went = called.map(drop).map_err(|error| {
+                        format!(
+                            "answered at once it has a result, answered slowly it has none: {error}"
+                        )
+                    });
+                }
+                _ => {}
+            }
+            finding.case(format!("{}, {words}", one.name()), went);
+        }
+    }
+    Ok(finding)
+}
+
+/// What a request may take whose answer has no end.
+const CUT_OFF: Duration = Duration::from_secs(1);
+/// How long a call may take that waits for a server: far more than requests may.
+const ANSWERED: Duration = Duration::from_secs(120);
+
+/// Told to stop before it begins, while it runs, and while it waits for a server.
 async fn stops(bench: &Bench, info: &PluginInfo, tries: &[Try]) -> Result<Finding, Error> {
     let mut finding = Finding::new(Property::Stops);
-    let mut limits = Limits::default();
-    limits.toolbox.call.cpu = Duration::from_secs(1);
-    let runtime = bench.another(limits, Workspace::ReadWrite)?;
+    let runtime = bench.another(stopping(), Workspace::ReadWrite)?;
     for one in tries {
         for (words, after) in [
             ("told to stop before it begins", None),
@@ -310,7 +364,56 @@ async fn stops(bench: &Bench, info: &PluginInfo, tries: &[Try]) -> Result<Findin
             finding.case(format!("{}, {words}", one.name()), went);
         }
     }
+    if !info.http.is_empty() {
+        stops_waiting(bench, info, tries, &mut finding).await?;
+    }
     Ok(finding)
+}
+
+/// Told to stop once a server has its request, which is never answered.
+async fn stops_waiting(
+    bench: &Bench,
+    info: &PluginInfo,
+    tries: &[Try],
+    finding: &mut Finding,
+) -> Result<(), Error> {
+    let server = Server::start(Manner::Never).await?;
+    let runtime = bench.reaching(info, server.address, stopping(), ANSWERED)?;
+    for one in tries {
+        let session = SessionId::new();
+        furnish(&bench.workspace(session))?;
+        let request = request(bench, session, one, "key", 0);
+        let cancel = request.cancel.clone();
+        let before = server.requests();
+        let call = runtime.call(&info.digest, request);
+        tokio::pin!(call);
+        let asked = async {
+            while server.requests() == before {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            // It fetches nothing.
+            _ = &mut call => continue,
+            () = asked => cancel.cancel(),
+        }
+        let went = match tokio::time::timeout(STOPPING, call).await {
+            Ok(went) => ended(&went, Bulk::Fits),
+            Err(_) => Err(format!("it runs on for {} s", STOPPING.as_secs())),
+        };
+        finding.case(
+            format!("{}, told to stop while it fetches", one.name()),
+            went,
+        );
+    }
+    Ok(())
+}
+
+/// A second of CPU is what it has to clean up.
+fn stopping() -> Limits {
+    let mut limits = Limits::default();
+    limits.toolbox.call.cpu = Duration::from_secs(1);
+    limits
 }
 
 /// Under limits that leave it nothing, it must fail by their names.

@@ -199,6 +199,24 @@ async fn other_broken_toolboxes_are_found() {
             "told to stop before it begins",
             "CPU limit",
         ),
+        (
+            "waits",
+            Property::Stops,
+            "look({}), told to stop while it fetches",
+            "CPU limit",
+        ),
+        (
+            "status",
+            Property::TakesAnyAnswer,
+            "look({}), answered with status 500",
+            "the page is there",
+        ),
+        (
+            "body",
+            Property::TakesAnyAnswer,
+            "look({}), answered without end",
+            "the page comes whole",
+        ),
     ] {
         breaks_one(BROKEN_TOOLBOX, option, property, at, what).await;
     }

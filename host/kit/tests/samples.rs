@@ -68,10 +68,27 @@ async fn the_toolboxes_conform() {
         Property::SurvivesCrashes,
     ];
     conforms(FILES, options, &asked).await;
-    conforms(
-        WEB,
-        Options::default(),
-        &[Property::Pure, Property::DeniedIsNamed],
-    )
-    .await;
+    let asked = [
+        Property::Pure,
+        Property::DeniedIsNamed,
+        Property::TakesAnyAnswer,
+        Property::Stops,
+    ];
+    conforms(WEB, Options::default(), &asked).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_toolbox_that_fetches_is_answered_in_every_manner() {
+    let options = Options {
+        only: vec![Property::TakesAnyAnswer],
+        ..Options::default()
+    };
+    let report = check(WEB, &options).await.unwrap();
+    let finding = report.finding(Property::TakesAnyAnswer).unwrap();
+    assert_eq!(finding.verdict, Verdict::Holds, "{report}");
+    // Of both of its tools: at once, slowly, with an error, without end, not at all.
+    assert_eq!(finding.cases, 10, "{report}");
+    let report = check(FILES, &options).await.unwrap();
+    let finding = report.finding(Property::TakesAnyAnswer).unwrap();
+    assert_eq!(finding.verdict, Verdict::NotAsked, "{report}");
 }

@@ -5,6 +5,7 @@
 //! are put in here and taken out of all that comes back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -121,6 +122,8 @@ pub struct Egress {
     public: reqwest::Client,
     /// Connects to any. Apart from the other, so that no connection is shared.
     private: reqwest::Client,
+    /// Where all requests go, if not where they are sent.
+    redirected: Option<SocketAddr>,
 }
 
 impl Egress {
@@ -170,7 +173,16 @@ impl Egress {
             limits,
             public: client(false, certificates)?,
             private: client(true, certificates)?,
+            redirected: None,
         })
+    }
+
+    /// From now on every request that is allowed goes to this address, in the clear and whatever its URL
+    /// says; its `host` header alone keeps the URL's. For whoever plays the server of all: no node does.
+    #[must_use]
+    pub fn redirected(mut self, to: SocketAddr) -> Self {
+        self.redirected = Some(to);
+        self
     }
 
     /// What takes secrets out of text. Learns each value before it is first used.
@@ -454,13 +466,23 @@ impl Egress {
                 .to_string(),
             ));
         }
-        let headers = self.headers(sender, method, url, headers).await?;
+        let mut headers = self.headers(sender, method, url, headers).await?;
         let client = if allowed.private {
             &self.private
         } else {
             &self.public
         };
-        let mut request = client.request(method.clone(), url.clone()).headers(headers);
+        let mut to = url.clone();
+        if let Some(address) = self.redirected {
+            let host = match url.port() {
+                Some(port) => format!("{}:{port}", host_of(url)),
+                None => host_of(url),
+            };
+            let host = header::HeaderValue::from_str(&host);
+            headers.extend(host.ok().map(|host| (header::HOST, host)));
+            to = elsewhere(url, address);
+        }
+        let mut request = client.request(method.clone(), to).headers(headers);
         if !body.is_empty() || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
             request = request.body(body);
         }
@@ -734,6 +756,16 @@ fn method(method: &str) -> Result<Method, EgressError> {
             "`{method}` is no method in capitals"
         ))),
     }
+}
+
+/// The same path and query at this address, in the clear.
+fn elsewhere(url: &Url, address: SocketAddr) -> Url {
+    let mut to = url.clone();
+    // None of them fails for a URL of http or https, and there are no others here.
+    let _ = to.set_scheme("http");
+    let _ = to.set_ip_host(address.ip());
+    let _ = to.set_port(Some(address.port()));
+    to
 }
 
 fn host_of(url: &Url) -> String {

@@ -1,6 +1,6 @@
 //! A toolbox that breaks one promise, named by its option `breaks`, and is sound without one. For tests
-//! of what finds such plugins out. It has two tools: `record` appends a line to a file once per key,
-//! and `count` counts the file's lines.
+//! of what finds such plugins out. It has three tools: `record` appends a line to a file once per key,
+//! `count` counts the file's lines, and `look` says with which status a server answers.
 //!
 //! | `breaks` | what it does |
 //! |---|---|
@@ -10,9 +10,14 @@
 //! | `denied` | panics where there is no workspace |
 //! | `arguments` | panics at arguments that it cannot read |
 //! | `stops` | runs on when it is told to stop |
+//! | `status` | `look` panics at a status that is none of success |
+//! | `body` | `look` panics where the body does not come whole |
+//! | `waits` | `look` asks again and again until it is answered |
 
+use mainstay_guest::http::FetchErrorText;
 use mainstay_guest::toolbox::{
-    CallError, CallRequest, Effect, Host, Output, Tool, ToolboxManifest, WorkspaceAccess,
+    CallError, CallRequest, Effect, FetchError, Host, Output, Request, Tool, ToolboxManifest,
+    WorkspaceAccess,
 };
 use mainstay_guest::{Toolbox, manifest};
 use serde::Deserialize;
@@ -48,6 +53,7 @@ impl Toolbox for Broken {
         )
         .options_schema(r#"{"type":"object","properties":{"breaks":{"type":"string"}}}"#);
         manifest.workspace = WorkspaceAccess::ReadWrite;
+        manifest.http = vec![manifest::http_any(manifest::Scheme::Https, &["GET"])];
         manifest
     }
 
@@ -65,6 +71,12 @@ impl Toolbox for Broken {
                 "Counts the lines",
                 r#"{"type":"object"}"#,
             ),
+            Tool::new(
+                "look",
+                Effect::Pure,
+                "Asks a server",
+                r#"{"type":"object"}"#,
+            ),
         ])
     }
 
@@ -72,6 +84,9 @@ impl Toolbox for Broken {
         let Options { breaks } = call.options()?;
         while breaks == "stops" && host.cancelled() {
             std::hint::black_box(());
+        }
+        if call.tool == "look" {
+            return look(&breaks, host);
         }
         let Some(workspace) = host.workspace() else {
             assert_ne!(breaks, "denied", "there is no workspace");
@@ -109,6 +124,26 @@ impl Toolbox for Broken {
                 Ok(Output::text(held.lines().count().to_string()))
             }
             _ => Err(call.unknown_tool()),
+        }
+    }
+}
+
+fn look(breaks: &str, host: &dyn Host) -> Result<Vec<Output>, CallError> {
+    let request = Request::get("https://broken.invalid/page".to_owned());
+    let mut answer = host.fetch(&request);
+    while breaks == "waits" && matches!(answer, Err(FetchError::Stopped(_))) {
+        answer = host.fetch(&request);
+    }
+    match answer {
+        Ok(answer) => {
+            let success = (200..300).contains(&answer.status);
+            assert!(success || breaks != "status", "the page is there");
+            Ok(Output::text(answer.status.to_string()))
+        }
+        Err(error) => {
+            let cut = matches!(error, FetchError::Stopped(_));
+            assert!(!cut || breaks != "body", "the page comes whole");
+            Err(CallError::Failed(FetchErrorText(&error).to_string()))
         }
     }
 }
