@@ -21,8 +21,9 @@ use crate::error::{Error, Result};
 use crate::logs;
 use crate::paths::Paths;
 
-/// Guests that may be alive at the same time.
-const INSTANCES: u32 = 256;
+/// Guests that may be alive at the same time: one that reads an answer for each execution that a node
+/// takes by default, and some to spare.
+const INSTANCES: u32 = 1280;
 
 /// The runtime of one store.
 pub(crate) struct Wired {

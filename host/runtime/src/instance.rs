@@ -65,8 +65,22 @@ impl Linked {
 pub(crate) struct Instance {
     pub(crate) store: Store<Guest>,
     label: Arc<Label>,
-    /// Its place in the pool.
-    _place: OwnedSemaphorePermit,
+    _place: Place,
+}
+
+/// A guest's place in the pool.
+pub(crate) struct Place {
+    pub(crate) _one: OwnedSemaphorePermit,
+    pub(crate) _lasting: Option<OwnedSemaphorePermit>,
+}
+
+/// How long a guest is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// It has all that it needs, and answers.
+    Short,
+    /// For as long as a server answers, or the world lets a tool wait.
+    Lasting,
 }
 
 /// Why a call came to nothing, before it is known whose error type it becomes.
@@ -114,19 +128,27 @@ pub(crate) struct Function {
 /// Room for what the canonical ABI takes besides the bytes that are counted afterwards.
 const LIFT_SLACK: usize = 1 << 20;
 
+/// Rounds of other tasks that a guest lets go first at a time, at most: more, and on a machine that has
+/// much to do a guest would reach its limit of time before that of CPU.
+const WAYS: u64 = 2;
+
+/// Lets other tasks have the thread of a guest that has been running for so many epochs: once around, and
+/// more often the longer it has been. On a thread that has nothing else to do it takes no time.
+async fn give_way(ticks: u64) {
+    for _ in 0..ticks.min(WAYS) {
+        // Behind all that the thread has to do now, which waking itself at once would not be.
+        tokio::task::yield_now().await;
+    }
+}
+
 impl Instance {
-    pub(crate) fn new(
-        engine: &Engine,
-        guest: Guest,
-        label: Arc<Label>,
-        place: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(crate) fn new(engine: &Engine, guest: Guest, label: Arc<Label>, place: Place) -> Self {
         let mut store = Store::new(engine, guest);
         store.limiter(|guest| &mut guest.limiter);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
-            store.data_mut().limiter.tick()?;
-            Ok(UpdateDeadline::Yield(1))
+            let ticks = store.data_mut().limiter.tick()?;
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(give_way(ticks))))
         });
         Self {
             store,
@@ -266,5 +288,34 @@ impl Instance {
         // What is left breaks a rule of the component model: a handle that was not given, text that
         // is no UTF-8, a function of another type.
         self.lie(function, format_args!("broke the contract: {text}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_longer_a_guest_has_been_running_the_more_often_others_are_served() {
+        let served = Arc::new(AtomicU64::new(0));
+        let other = tokio::spawn({
+            let served = Arc::clone(&served);
+            async move {
+                loop {
+                    served.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let mut before = 0;
+        for (ticks, rounds) in [(1, 1), (2, 2), (3, WAYS), (100, WAYS)] {
+            give_way(ticks).await;
+            let now = served.load(Ordering::SeqCst);
+            assert_eq!(now - before, rounds, "after {ticks} epochs");
+            before = now;
+        }
+        other.abort();
     }
 }

@@ -13,7 +13,7 @@ use mainstay_core::plugin::{
     ResponseHead, Tool, View, Workspace,
 };
 use mainstay_core::{BoxError, chain};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, Semaphore};
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 use wasmtime_wasi::WasiCtx;
@@ -28,7 +28,7 @@ use crate::host::fetching::Reach;
 use crate::host::history::History;
 use crate::host::{Guest, link, wasi};
 use crate::inspect;
-use crate::instance::{Fault, FaultKind, Function, Instance, Label, Linked};
+use crate::instance::{Fault, FaultKind, Function, Instance, Label, Linked, Place, Stay};
 use crate::limits::{Breach, Limits, RunnerLimits, Use};
 use crate::registry::ComponentSource;
 
@@ -44,7 +44,8 @@ pub struct RuntimeConfig {
     /// Each session that uses files has a folder in here.
     pub workspaces_dir: PathBuf,
     pub limits: Limits,
-    /// Guests that may be alive at the same time; more wait.
+    /// Guests that may be alive at the same time, two at least; more wait. One in eight is kept for
+    /// those that answer at once, so that no decision waits for the end of an answer or of a tool's call.
     pub instances: u32,
 }
 
@@ -81,6 +82,8 @@ pub struct Runtime {
     loaded: Mutex<HashMap<Digest, Arc<OnceCell<Arc<Loaded>>>>>,
     /// As many places as the pool has.
     places: Arc<Semaphore>,
+    /// Those of them that guests may have which live for as long as a server or the world takes.
+    lasting: Arc<Semaphore>,
 }
 
 impl Runtime {
@@ -105,6 +108,7 @@ impl Runtime {
             ],
             cache: Cache::new(engine.clone(), &config.cache_dir),
             places: Arc::new(Semaphore::new(config.instances as usize)),
+            lasting: Arc::new(Semaphore::new(lasting(config.instances))),
             engine,
             config,
             source,
@@ -332,15 +336,25 @@ impl Runtime {
         Ok(loaded)
     }
 
-    async fn place(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.places)
-            .acquire_owned()
-            .await
-            .expect("the places are never closed")
+    /// A place of its own for a guest.
+    async fn place(&self, stay: Stay) -> Place {
+        let acquire = async |places: &Arc<Semaphore>| {
+            let place = Arc::clone(places).acquire_owned().await;
+            place.expect("the places are never closed")
+        };
+        // First, so that whoever waits for it keeps no other out.
+        let lasting = match stay {
+            Stay::Short => None,
+            Stay::Lasting => Some(acquire(&self.lasting).await),
+        };
+        Place {
+            _one: acquire(&self.places).await,
+            _lasting: lasting,
+        }
     }
 
-    async fn instance(&self, loaded: &Loaded, use_: Use, wasi: WasiCtx) -> Instance {
-        let place = self.place().await;
+    async fn instance(&self, loaded: &Loaded, use_: Use, wasi: WasiCtx, stay: Stay) -> Instance {
+        let place = self.place(stay).await;
         let guest = Guest::new(
             Arc::clone(&loaded.label),
             &self.config.limits,
@@ -353,8 +367,12 @@ impl Runtime {
 
     /// An instance that sees nothing but what it is called with.
     async fn pure(&self, loaded: &Loaded, use_: Use) -> Instance {
-        self.instance(loaded, use_, wasi::inert(&loaded.info.digest, 0))
-            .await
+        self.pure_for(loaded, use_, Stay::Short).await
+    }
+
+    async fn pure_for(&self, loaded: &Loaded, use_: Use, stay: Stay) -> Instance {
+        let wasi = wasi::inert(&loaded.info.digest, 0);
+        self.instance(loaded, use_, wasi, stay).await
     }
 
     async fn describe(&self, loaded: &Loaded, info: &mut PluginInfo) -> Result<(), Fault> {
@@ -442,7 +460,9 @@ impl Runtime {
                 loaded.label
             ))
         })?;
-        let mut instance = self.instance(loaded, limits.call, wasi).await;
+        let mut instance = self
+            .instance(loaded, limits.call, wasi, Stay::Lasting)
+            .await;
         let guest = instance.store.data_mut();
         guest.calling = Some(Calling::new(
             request.cancel.clone(),
@@ -505,6 +525,12 @@ impl Runtime {
     }
 }
 
+/// How many of so many places guests may have that last.
+fn lasting(instances: u32) -> usize {
+    let kept = (instances / 8).max(1);
+    (instances.saturating_sub(kept) as usize).max(1)
+}
+
 /// Of a manifest.
 const MANIFEST_BYTES: usize = 1 << 20;
 /// Of an error answer that `classify` sees.
@@ -553,7 +579,9 @@ impl Plugins for Runtime {
         };
         let context = format!("session {} step at {}", view.session, view.now);
         let wasi = wasi::inert(&view.session.to_string(), view.now);
-        let mut instance = self.instance(&loaded, limits.decide, wasi).await;
+        let mut instance = self
+            .instance(&loaded, limits.decide, wasi, Stay::Short)
+            .await;
         let history = instance.lend(History(Arc::clone(&view.history)))?;
         let view = convert::view(view, history);
         let answer = instance
@@ -646,7 +674,7 @@ impl Plugins for Runtime {
             output_bytes: limits.event_bytes,
         };
         let head = convert::response(head, Vec::new());
-        let mut instance = self.pure(&loaded, limits.decode).await;
+        let mut instance = self.pure_for(&loaded, limits.decode, Stay::Lasting).await;
         let (guest, resource) = instance
             .run(function, String::new(), async |store| {
                 let guest = pre.instantiate_async(&mut *store).await?;

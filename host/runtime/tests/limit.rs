@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Log, host, host_with, model_request, request, serve, view};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use mainstay_core::plugin::{
     CallError, Exchange, GuestError, Kind, ModelEvent, Plugins, Progress, ProviderConfig,
     ResponseHead,
@@ -417,4 +419,44 @@ async fn a_local_answer_comes_back_as_events() {
     let request = model_request("hello", ProviderConfig::default());
     let exchange = host.runtime.encode(&info.digest, request).await.unwrap();
     assert!(matches!(exchange, Exchange::Local(events) if !events.is_empty()));
+}
+
+/// As many answers are read at once as there are places for, and none of them ends.
+#[tokio::test]
+async fn limit_answers_that_are_read_leave_room_for_decisions() {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let host = host();
+    let runner = host.install(HOSTILE_RUNNER).await;
+    let provider = host.install(HOSTILE_PROVIDER).await;
+    let decoder = async || {
+        let head = ResponseHead {
+            status: 200,
+            headers: Vec::new(),
+        };
+        let decoder = host.runtime.decoder(&provider.digest, head, Vec::new());
+        decoder.await.unwrap()
+    };
+    let mut open = Vec::new();
+    let mut more = FuturesUnordered::new();
+    for _ in 0..common::INSTANCES {
+        more.push(decoder());
+    }
+    // Those that get no place wait for one.
+    let decided = async {
+        loop {
+            tokio::select! {
+                biased;
+                Some(decoder) = more.next() => open.push(decoder),
+                decision = host.runtime.decide(&runner.digest, view("hello")) => break decision,
+            }
+        }
+    };
+    let decided = tokio::time::timeout(DEADLINE, decided).await;
+    decided.expect("a place is kept").unwrap();
+    let all = common::INSTANCES as usize;
+    assert!((all / 2..all).contains(&open.len()), "{}", open.len());
+    // They are served once others have ended.
+    open.clear();
+    let next = tokio::time::timeout(DEADLINE, more.next()).await;
+    assert!(next.expect("a place is free").is_some());
 }
