@@ -8,6 +8,7 @@ fn main() {
         "mainstay-toolbox-files",
         "mainstay-test-bench-runner",
         "mainstay-test-bench-toolbox",
+        "mainstay-test-hostile-runner",
         "mainstay-test-planner",
     ]);
 }

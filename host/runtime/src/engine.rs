@@ -22,8 +22,16 @@ pub(crate) const PARTS_MAX: u32 = 32;
 /// Python's takes 38.
 pub(crate) const CORE_INSTANCES_MAX: u32 = 64;
 
+/// Whether guests that are running can be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guests {
+    /// At every turn of a loop and at every call they look whether an epoch has passed.
+    Interruptible,
+    Uninterruptible,
+}
+
 /// Makes the engine and the thread that ticks for it. The thread ends with the engine.
-pub(crate) fn engine(instances: u32) -> wasmtime::Result<Engine> {
+pub(crate) fn engine(instances: u32, guests: Guests) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         // A count and no memory: never the reason that there is no room.
@@ -47,7 +55,7 @@ pub(crate) fn engine(instances: u32) -> wasmtime::Result<Engine> {
     let mut config = Config::new();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-        .epoch_interruption(true)
+        .epoch_interruption(guests == Guests::Interruptible)
         // The contract has no async functions; every instance is the cheaper for it.
         .concurrency_support(false)
         // The same decision for the same view, on any machine.

@@ -23,6 +23,7 @@ use crate::bindings::{VERSIONS, convert};
 use crate::cache::{Cache, Swept};
 use crate::decoder::{LiveDecoder, Tally, media_bytes};
 use crate::egress::{Egress, Sender};
+use crate::engine::{self, Guests};
 use crate::host::calling::Calling;
 use crate::host::fetching::Reach;
 use crate::host::history::History;
@@ -33,6 +34,7 @@ use crate::limits::{Breach, Limits, RunnerLimits, Use};
 use crate::registry::ComponentSource;
 
 mod reused;
+mod uninterruptible;
 
 pub use reused::ReusedRunner;
 
@@ -94,7 +96,16 @@ impl Runtime {
         source: Arc<dyn ComponentSource>,
         egress: Arc<Egress>,
     ) -> Result<Self, BoxError> {
-        let engine = crate::engine::engine(config.instances)?;
+        let engine = engine::engine(config.instances, Guests::Interruptible)?;
+        Self::on(engine, config, source, egress)
+    }
+
+    fn on(
+        engine: Engine,
+        config: RuntimeConfig,
+        source: Arc<dyn ComponentSource>,
+        egress: Arc<Egress>,
+    ) -> Result<Self, BoxError> {
         let linker = |kind| {
             let mut linker = Linker::new(&engine);
             link(&mut linker, kind)?;

@@ -1,5 +1,6 @@
 //! What does a decision cost, does it grow with the history, and how much of it is the fresh instance?
 //!
+//! `instance` makes an instance that is asked nothing, and `instance_dropped` gives it back too.
 //! `fresh_instance` asks a runner that reads nothing, `shipped_loop` the shipped one, which reads what
 //! is new from the store, and `shipped_loop_measuring` the same where the model's limit is known, so
 //! that it also asks how large the context is. `live_instance` is a call of an instance that is there
@@ -11,7 +12,7 @@ use divan::{Bencher, black_box};
 use mainstay_bench::{guests, view, world};
 use mainstay_core::plugin::{Plugins, ResponseHead, View};
 use mainstay_core::port::Store;
-use mainstay_runtime::{MemorySource, Runtime, RuntimeConfig};
+use mainstay_runtime::{MemorySource, ReusedRunner, Runtime, RuntimeConfig};
 use tempfile::TempDir;
 
 /// Items before the decision.
@@ -45,6 +46,8 @@ static HOST: LazyLock<Host> = LazyLock::new(|| {
     }
 });
 
+static RUNNER: LazyLock<String> = LazyLock::new(|| HOST.install(guests::BENCH_RUNNER));
+
 impl Host {
     fn install(&self, bytes: &[u8]) -> String {
         let info = self.tokio.block_on(self.runtime.install(bytes));
@@ -60,6 +63,13 @@ impl Host {
         self.tokio.block_on(view::view(&self.store, items))
     }
 
+    /// An instance of a runner that is asked nothing.
+    fn instance(&self) -> ReusedRunner {
+        let digest = RUNNER.as_str();
+        let instance = self.tokio.block_on(self.runtime.reused_runner(digest));
+        black_box(instance.expect("an instance"))
+    }
+
     fn decide(&self, bencher: Bencher<'_, '_>, component: &[u8], view: &View) {
         let digest = self.install(component);
         bencher.with_inputs(|| view.clone()).bench_values(|view| {
@@ -67,6 +77,17 @@ impl Host {
             black_box(decision.expect("a decision"))
         });
     }
+}
+
+#[divan::bench(sample_count = SAMPLES, sample_size = 1)]
+fn instance(bencher: Bencher<'_, '_>) {
+    // What a bench gives is dropped when its time is taken.
+    bencher.bench_local(|| HOST.instance());
+}
+
+#[divan::bench(sample_count = SAMPLES, sample_size = 1)]
+fn instance_dropped(bencher: Bencher<'_, '_>) {
+    bencher.bench_local(|| drop(HOST.instance()));
 }
 
 #[divan::bench(args = HISTORIES, sample_count = SAMPLES, sample_size = 1)]

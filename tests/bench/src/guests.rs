@@ -18,5 +18,8 @@ pub const BENCH_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BENCH_RUNNER
 /// Has the tool `thing`, which gives 300 bytes.
 pub const BENCH_TOOLBOX: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_BENCH_TOOLBOX"));
 
+/// Spins if its prompt says `spin`, and computes if it says `compute`.
+pub const HOSTILE_RUNNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_HOSTILE_RUNNER"));
+
 /// Does what its prompt says line by line, waits included.
 pub const PLANNER: &[u8] = include_bytes!(env!("MAINSTAY_GUEST_PLANNER"));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mainstay_core::event::{Delivery, InputContent, TurnOutcome};
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Part;
+use mainstay_core::node::Node;
 
 use crate::report::processor_time;
 use crate::world::World;
@@ -154,11 +155,18 @@ pub async fn one(world: &World, kind: Kind, session: SessionId) -> Duration {
 /// # Panics
 /// The node refuses.
 pub async fn prompt(world: &World, session: SessionId, text: &str) {
+    prompt_to(&world.node, session, text).await;
+}
+
+/// The same, by a node.
+///
+/// # Panics
+/// The node refuses.
+pub async fn prompt_to(node: &Node, session: SessionId, text: &str) {
     let content = InputContent::Prompt {
         parts: vec![Part::Text(text.to_owned())],
     };
-    let admitted = world
-        .node
+    let admitted = node
         .admit(session, InputId::new(), Delivery::Queue, content)
         .await;
     admitted.expect("an admission");

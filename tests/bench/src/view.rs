@@ -38,23 +38,46 @@ pub async fn store(dir: &Path) -> Arc<dyn Store> {
 pub async fn view(store: &Arc<dyn Store>, items: u64) -> View {
     let session = SessionId::new();
     let (head, _) = fill(&**store, session, items, ITEM_BYTES).await;
+    let result = ItemBody::ToolResult(ToolResult {
+        call: "1".to_owned(),
+        tool: "thing".to_owned(),
+        outcome: ToolOutcome::Succeeded,
+        output: vec![Part::Text("x".repeat(ITEM_BYTES))],
+        whole: None,
+    });
+    shown(store, session, head, result, Trigger::ToolsFinished)
+}
+
+/// The view at the start of a turn with this prompt, in a new session.
+///
+/// # Panics
+/// The store refuses.
+pub async fn prompted(store: &Arc<dyn Store>, prompt: &str) -> View {
+    let session = SessionId::new();
+    let (head, _) = fill(&**store, session, 0, 0).await;
+    let prompt = ItemBody::User(vec![Part::Text(prompt.to_owned())]);
+    shown(store, session, head, prompt, Trigger::TurnStarted)
+}
+
+/// The view of a session, with its newest item not committed yet.
+fn shown(
+    store: &Arc<dyn Store>,
+    session: SessionId,
+    head: Seq,
+    body: ItemBody,
+    trigger: Trigger,
+) -> View {
     let through = head + 1;
-    let result = Item {
+    let newest = Item {
         seq: through,
         at: 0,
-        body: ItemBody::ToolResult(ToolResult {
-            call: "1".to_owned(),
-            tool: "thing".to_owned(),
-            outcome: ToolOutcome::Succeeded,
-            output: vec![Part::Text("x".repeat(ITEM_BYTES))],
-            whole: None,
-        }),
+        body,
     };
-    let history = Overlay::new(Arc::clone(store), session, through, vec![result]);
+    let history = Overlay::new(Arc::clone(store), session, through, vec![newest]);
     View {
         session,
         now: 0,
-        trigger: Trigger::ToolsFinished,
+        trigger,
         fresh: Range {
             after: through - 1,
             through,

@@ -23,13 +23,15 @@ use crate::guests;
 use crate::turn::Kind as Turn;
 
 /// As in the binary.
-const INSTANCES: u32 = 256;
+const INSTANCES: u32 = 1280;
 
 /// The database, in its folder.
 pub const FILE: &str = "mainstay.db";
 
 /// Agent whose runner is done with its first decision.
 pub const BRIEF: &str = "brief";
+/// Agent whose runner spins until it is stopped.
+pub const SPINNER: &str = "spinner";
 /// Agent that does what its prompt says line by line, waits included.
 pub const PLANNER: &str = "planner";
 
@@ -66,12 +68,18 @@ impl Ground {
     /// Starts a node, one of any number, on the current tokio runtime.
     #[must_use]
     pub fn node(&self, settings: Settings) -> Arc<Node> {
+        self.node_of(settings, config())
+    }
+
+    /// The same, with agents and providers of one's own.
+    #[must_use]
+    pub fn node_of(&self, settings: Settings, config: Config) -> Arc<Node> {
         let ports = Ports {
             store: Arc::clone(&self.store) as _,
             plugins: Arc::clone(&self.runtime) as Arc<dyn Plugins>,
             clock: Arc::clone(&self.clock) as _,
         };
-        Node::start(ports, settings, Arc::new(SharedConfig::new(config())))
+        Node::start(ports, settings, Arc::new(SharedConfig::new(config)))
     }
 }
 
@@ -93,6 +101,8 @@ pub async fn equip(store: Arc<dyn Store>, dir: &Path, cache: &Path) -> Arc<Runti
         (Kind::Runner, "loop", guests::LOOP),
         (Kind::Runner, "bench", guests::BENCH_RUNNER),
         (Kind::Runner, "planner", guests::PLANNER),
+        (Kind::Runner, "hostile", guests::HOSTILE_RUNNER),
+        (Kind::Provider, "openai-chat", guests::OPENAI_CHAT),
         (Kind::Provider, "parrot", guests::PARROT),
         (Kind::Toolbox, "bench", guests::BENCH_TOOLBOX),
     ] {
@@ -219,6 +229,10 @@ pub fn config() -> Config {
         steps: 1,
         ..Agent::default()
     };
+    let spinner = Agent {
+        runner: "hostile".to_owned(),
+        ..Agent::default()
+    };
     let planner = Agent {
         runner: "planner".to_owned(),
         ..Agent::default()
@@ -227,7 +241,11 @@ pub fn config() -> Config {
         agents: Turn::ALL
             .into_iter()
             .map(|turn| (turn.agent().to_owned(), agent(turn)))
-            .chain([(BRIEF.to_owned(), brief), (PLANNER.to_owned(), planner)])
+            .chain([
+                (BRIEF.to_owned(), brief),
+                (SPINNER.to_owned(), spinner),
+                (PLANNER.to_owned(), planner),
+            ])
             .collect(),
         providers: BTreeMap::from([("parrot".to_owned(), parrot)]),
     }

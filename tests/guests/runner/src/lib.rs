@@ -16,6 +16,7 @@
 //! | `log-flood`, `read-flood`, `measure-flood` | writes or reads more than allowed, then is done |
 //! | `forever` | asks the model again, whatever it says |
 //! | `ask` | asks the model once, with a tool of its own, `decide`, and answers its calls |
+//! | `compute` | computes for some milliseconds, then says what came out |
 //! | anything else | says it back and is done |
 //!
 //! `describe` misbehaves as the bytes of [`DESCRIBE`] say: `trap`, `spin`, `huge`, `no-utf8`.
@@ -178,6 +179,7 @@ impl Runner for Hostile {
             },
             "forever" => Decision::call_model(call()),
             "ask" => ask(view),
+            "compute" => Decision::done().say(compute().to_string()),
             other => Decision::done().say(other),
         })
     }
@@ -234,6 +236,24 @@ fn ask(view: &View<'_>) -> Decision {
     }
 }
 
+/// Primes below two million, by a sieve: short loops over memory, the worst there is for whoever is
+/// looked after at each turn of a loop.
+fn compute() -> usize {
+    const BELOW: usize = 2_000_000;
+    let mut composite = vec![false; BELOW];
+    let mut primes = 0;
+    for n in 2..BELOW {
+        if !composite[n] {
+            primes += 1;
+            let from = n.checked_mul(n).unwrap_or(BELOW);
+            (from..BELOW)
+                .step_by(n)
+                .for_each(|multiple| composite[multiple] = true);
+        }
+    }
+    std::hint::black_box(primes)
+}
+
 fn trap() -> ! {
     #[cfg(target_arch = "wasm32")]
     core::arch::wasm32::unreachable();
@@ -276,6 +296,11 @@ mod tests {
     use mainstay_guest::testing::{self, MemoryHistory};
 
     use super::*;
+
+    #[test]
+    fn what_it_computes_is_right() {
+        assert_eq!(compute(), 148_933);
+    }
 
     #[test]
     fn what_it_does_not_know_it_says_back() {
