@@ -77,9 +77,7 @@ pub(crate) const OUT_OF_TIME: &str = "the turn's budget of time is used up";
 /// begun, of which nothing is told: most servers charge nothing for it.
 pub(crate) fn estimated(told: Option<Usage>, asked: Option<u64>, step: &Step) -> Option<Usage> {
     let came: usize = step.content.iter().map(Content::text_bytes).sum();
-    let Some(mut usage) = told.or((came > 0).then(Usage::default)) else {
-        return None;
-    };
+    let mut usage = told.or((came > 0).then(Usage::default))?;
     let guess = |told: &mut Option<u32>, bytes: u64| {
         if told.is_none() && bytes > 0 {
             *told = Some(u32::try_from(tokens(bytes).max(1)).unwrap_or(u32::MAX));
