@@ -103,7 +103,14 @@ async fn active(dir: &Path, tmp: &Path, model: &str, sessions: usize) -> (u64, u
     let node = ground.node_of(Settings::default(), config(&format!("http://{address}")));
 
     // What is made once, as pools and caches are, belongs to a node that has nothing to do.
-    begin(&node, &ground, model, (sessions / 20).max(1)).await;
+    for session in begin(&node, &ground, model, (sessions / 20).max(1)).await {
+        let ran = node.interrupt(session).await;
+        assert!(
+            ran.expect("an interrupt"),
+            "it is in the middle of its answer"
+        );
+        node.idle(session).await.expect("its end");
+    }
     let before = resident();
     let active = begin(&node, &ground, model, sessions).await;
     let after = resident();
