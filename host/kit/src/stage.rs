@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mainstay_core::config::{Agent, Config, Provider, Settings, SharedConfig, Toolbox};
@@ -130,6 +130,8 @@ struct Stage<'a> {
     cast: Arc<Cast>,
     scene: &'a Scene,
     file: std::path::PathBuf,
+    /// What it is about, for whoever loses patience.
+    doing: Mutex<&'static str>,
 }
 
 /// Why a play came to nothing: in words, for the report.
@@ -153,12 +155,14 @@ pub(crate) async fn play(
         cast: Arc::new(cast),
         scene,
         file: folder.path().join("kit.db"),
+        doing: Mutex::new("begin"),
     };
     match tokio::time::timeout(PATIENCE, stage.play(at)).await {
         Ok(played) => played,
         Err(_) => Ok(Err(format!(
-            "the session did not come to rest within {} s",
-            PATIENCE.as_secs()
+            "the session did not come to rest within {} s; it was to {}",
+            PATIENCE.as_secs(),
+            stage.doing()
         ))),
     }
 }
@@ -168,7 +172,21 @@ fn trouble(error: impl Into<mainstay_core::BoxError>) -> Error {
 }
 
 impl Stage<'_> {
+    fn doing(&self) -> MutexGuard<'_, &'static str> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self, what: &'static str) {
+        *self.doing() = what;
+    }
+
+    async fn close(&self, store: &SqliteStore) {
+        self.now("close the database");
+        store.close().await;
+    }
+
     async fn open(&self) -> Result<Arc<SqliteStore>, Error> {
+        self.now("open the database");
         let options = mainstay_store::Options {
             clock: Arc::new(Still(SystemClock::default())),
             readers: 2,
@@ -251,7 +269,7 @@ impl Stage<'_> {
             let commits = link.commits();
             let played = self.dump(&node, came).await?;
             drop(node);
-            store.close().await;
+            self.close(&store).await;
             return Ok(played.map(|played| Played {
                 commits,
                 reached: true,
@@ -259,6 +277,7 @@ impl Stage<'_> {
             }));
         };
 
+        self.now("play until the cut");
         let performing = self.perform(&node, 0);
         let (reached, came) = tokio::select! {
             biased;
@@ -268,40 +287,46 @@ impl Stage<'_> {
         if let Some(came) = came {
             let played = self.dump(&node, came).await?;
             drop(node);
-            store.close().await;
+            self.close(&store).await;
             return Ok(played.map(|played| Played { reached, ..played }));
         }
         let (came, store, node) = match blow {
             Blow::KillBefore | Blow::KillAfter => {
                 link.die();
                 drop(node);
-                store.close().await;
+                self.close(&store).await;
                 // Who takes the file's lock knows that its owner is gone.
                 let store = self.open().await?;
                 let (node, _) = self.start(&store, None);
+                self.now("play on after a kill");
                 (self.perform(&node, 0).await?, store, node)
             }
             Blow::TakeOver => {
                 let (next, _) = self.start(&store, None);
+                self.now("take the session over");
                 next.take_over(session()).await.map_err(trouble)?;
+                self.now("play on in another process");
                 let came = self.perform(&next, 0).await?;
                 // The first process awakes and must find that it is not its session any more.
                 link.go_on();
+                self.now("let the first process go on");
                 link.passed().await;
                 node.idle(session()).await.map_err(trouble)?;
                 drop(node);
                 (came, store, next)
             }
             Blow::Interrupt => {
+                self.now("interrupt the session");
                 node.interrupt(session()).await.map_err(trouble)?;
                 link.go_on();
                 node.idle(session()).await.map_err(trouble)?;
+                self.now("play on after an interrupt");
                 (self.perform(&node, 1).await?, store, node)
             }
         };
         let played = self.dump(&node, came).await?;
         drop(node);
-        store.close().await;
+        self.close(&store).await;
         Ok(played.map(|played| Played { reached, ..played }))
     }
 
