@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::history::{Approval, Author, ChildResult, Ending, ItemBody, ModelRef, Signal};
 use crate::id::{
@@ -550,6 +551,23 @@ impl EventBody {
         let (kind, version) = untagged(&tag);
         let kind = kind.to_owned();
         (kind, version, object.remove("data").unwrap_or(Value::Null))
+    }
+
+    /// As [`Self::encode`], with the data as JSON text, their members in the order of their declaration.
+    #[must_use]
+    pub fn encode_text(&self) -> (String, u32, String) {
+        #[derive(Deserialize)]
+        struct Parts<'t> {
+            #[serde(rename = "type")]
+            tag: &'t str,
+            #[serde(borrow)]
+            data: Option<&'t RawValue>,
+        }
+        let text = serde_json::to_string(self).expect("an event body serialises");
+        let parts: Parts<'_> = serde_json::from_str(&text).expect("it has a type and data");
+        let (kind, version) = untagged(parts.tag);
+        let data = parts.data.map_or("null", RawValue::get);
+        (kind.to_owned(), version, data.to_owned())
     }
 
     /// The execution that this event ends, if it is a terminal.

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mainstay_core::event::Record;
+use mainstay_core::event::Event;
 use mainstay_core::history::Item;
 use mainstay_core::id::SessionId;
 use mainstay_core::tail::{CallStatus, Changes, InputStatus, Tail};
@@ -73,21 +73,22 @@ impl Rows {
     }
 
     /// Takes in what one commit changed.
-    pub(crate) fn add(&mut self, session: SessionId, records: &[Record], changes: &Changes) {
+    pub(crate) fn add(&mut self, session: SessionId, events: &[Event], changes: &Changes) {
         self.changed.insert(session);
         let key = session.to_string();
-        for record in records {
+        for event in events {
+            let (kind, version, data) = event.body.encode_text();
             self.events.push((
                 key.clone(),
-                record.seq,
-                record.id.to_string(),
-                record.kind.clone(),
-                record.version,
-                record.at,
-                record.execution.map(|id| id.to_string()),
-                record.recovery.map(|id| id.to_string()),
-                json(&record.data),
-                record.compacted.clone(),
+                event.seq,
+                event.id.to_string(),
+                kind,
+                version,
+                event.at,
+                event.execution.map(|id| id.to_string()),
+                event.recovery.map(|id| id.to_string()),
+                data,
+                event.compacted.clone(),
             ));
         }
         for input in &changes.inputs {

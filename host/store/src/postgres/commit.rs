@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use mainstay_core::commit::{self, Applied, Commit, Known, Refused, Reply, Write};
 use mainstay_core::event::{Event, Record};
-use mainstay_core::id::{EventId, Millis, SessionId};
+use mainstay_core::id::{EventId, Millis, Seq, SessionId};
 use mainstay_core::port::{Committed, StoreError};
 use mainstay_core::tail::{Changes, Tail};
 
@@ -238,12 +238,11 @@ impl PostgresStore {
                 }));
             }
         };
-        let records: Vec<Record> = events.iter().map(Event::encode).collect();
-        if let Some(conflict) = conflict(&records, basis.found.as_ref()) {
+        if let Some(conflict) = conflict(&events, basis.found.as_ref()) {
             return answer(Err(conflict.into()));
         }
         let same_claim = before.is_some_and(|before| before.claim == tail.claim);
-        if records.is_empty() && same_claim && changes == Changes::default() {
+        if events.is_empty() && same_claim && changes == Changes::default() {
             let tail = basis.tail.clone().unwrap_or_else(|| Arc::new(tail));
             return answer(Ok(Committed {
                 events,
@@ -252,7 +251,7 @@ impl PostgresStore {
             }));
         }
         let mut rows = Rows::default();
-        rows.add(commit.session, &records, &changes);
+        rows.add(commit.session, &events, &changes);
         Verdict::Store(Box::new(Judged {
             committed: Committed {
                 events,
@@ -293,18 +292,14 @@ fn known(commit: &Commit, found: &Loaded) -> Known {
 }
 
 /// The first new event whose id is another's already.
-fn conflict(records: &[Record], found: Option<&Loaded>) -> Option<Refused> {
-    let held = found
-        .map(|found| found.events.as_slice())
-        .unwrap_or_default();
-    for (n, record) in records.iter().enumerate() {
-        let mut others = held.iter().chain(&records[..n]);
-        if let Some(other) = others.find(|other| other.id == record.id) {
-            return Some(Refused::EventConflict {
-                id: record.id,
-                seq: other.seq,
-            });
+fn conflict(events: &[Event], found: Option<&Loaded>) -> Option<Refused> {
+    let held = found.iter().flat_map(|found| &found.events);
+    let mut taken: Vec<(EventId, Seq)> = held.map(|held| (held.id, held.seq)).collect();
+    for event in events {
+        if let Some((id, seq)) = taken.iter().find(|(id, _)| *id == event.id) {
+            return Some(Refused::EventConflict { id: *id, seq: *seq });
         }
+        taken.push((event.id, event.seq));
     }
     None
 }

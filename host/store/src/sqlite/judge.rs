@@ -19,12 +19,19 @@ use super::read::{self, Tails, signed};
 use crate::rows::Rows;
 use crate::value::{EventRow, parse, record, session_id};
 
+/// An event whose id a later commit may bring again.
+enum Held {
+    Stored(Record),
+    /// Of this group: its seq, and its place among the rows.
+    New(u64, usize),
+}
+
 /// Each commit builds on those before it.
 pub(super) struct Judge {
     pub(super) tails: HashMap<SessionId, Arc<Tail>>,
     damaged: HashMap<SessionId, String>,
     inputs: HashMap<InputId, Input>,
-    events: HashMap<EventId, Record>,
+    events: HashMap<EventId, Held>,
     /// Events of sessions that are imported, by session and seq.
     held: HashMap<SessionId, BTreeMap<u64, Record>>,
     pub(super) rows: Rows,
@@ -77,7 +84,7 @@ impl Judge {
             }
             for id in commit.event_ids() {
                 if let Some(record) = event_known(db, id)? {
-                    judge.events.insert(id, record);
+                    judge.events.insert(id, Held::Stored(record));
                 }
             }
         }
@@ -101,6 +108,17 @@ impl Judge {
         Ok(None)
     }
 
+    /// The event that bears an id already.
+    fn held_by(&self, id: EventId) -> Option<Record> {
+        match self.events.get(&id)? {
+            Held::Stored(record) => Some(record.clone()),
+            Held::New(_, row) => {
+                let record = record(as_read(&self.rows.events[*row]));
+                Some(record.expect("it was written from an event"))
+            }
+        }
+    }
+
     /// Judges one, and takes in what it changes.
     pub(super) fn judge(&mut self, commit: &Commit, now: u64) -> Answer {
         let session = commit.session;
@@ -114,7 +132,7 @@ impl Judge {
         let ids = commit.event_ids().into_iter().filter(|id| seen.insert(*id));
         let known = Known {
             input: commit.input().and_then(|id| self.inputs.get(&id).cloned()),
-            events: ids.filter_map(|id| self.events.get(&id).cloned()).collect(),
+            events: ids.filter_map(|id| self.held_by(id)).collect(),
             held: self
                 .held
                 .get(&session)
@@ -145,20 +163,19 @@ impl Judge {
             reply,
         } = judged?;
 
-        let records: Vec<Record> = events.iter().map(Event::encode).collect();
         let mut new = HashMap::new();
-        for record in &records {
-            let held = self
-                .events
-                .get(&record.id)
-                .map(|held| held.seq)
-                .or_else(|| new.insert(record.id, record.seq));
+        for event in &events {
+            let held = match self.events.get(&event.id) {
+                Some(Held::Stored(held)) => Some(held.seq),
+                Some(Held::New(seq, _)) => Some(*seq),
+                None => new.insert(event.id, event.seq),
+            };
             if let Some(seq) = held {
-                return Err(Refused::EventConflict { id: record.id, seq }.into());
+                return Err(Refused::EventConflict { id: event.id, seq }.into());
             }
         }
         let same_claim = before.is_some_and(|before| before.claim == tail.claim);
-        if records.is_empty() && same_claim && changes == Changes::default() {
+        if events.is_empty() && same_claim && changes == Changes::default() {
             let tail = before.cloned().unwrap_or_else(|| Arc::new(tail));
             return Ok(Committed {
                 events,
@@ -166,12 +183,14 @@ impl Judge {
                 reply,
             });
         }
-        self.rows.add(session, &records, &changes);
+        let rows = self.rows.events.len()..;
+        self.rows.add(session, &events, &changes);
         if let Some(held) = self.held.get_mut(&session) {
-            held.extend(records.iter().map(|record| (record.seq, record.clone())));
+            held.extend(events.iter().map(|event| (event.seq, event.encode())));
         }
+        let new = events.iter().zip(rows);
         self.events
-            .extend(records.into_iter().map(|record| (record.id, record)));
+            .extend(new.map(|(event, row)| (event.id, Held::New(event.seq, row))));
         self.inputs
             .extend(changes.inputs.into_iter().map(|input| (input.id, input)));
         let tail = Arc::new(tail);
@@ -186,6 +205,16 @@ impl Judge {
             reply,
         })
     }
+}
+
+/// A row that is to be written as it will be read.
+fn as_read(row: &crate::rows::EventRow) -> EventRow {
+    let (session, seq, id, kind, version, at, execution, recovery, data, compacted) = row.clone();
+    let version = i64::from(version);
+    let (seq, at) = (signed(seq), signed(at));
+    (
+        session, seq, id, kind, version, at, execution, recovery, data, compacted,
+    )
 }
 
 fn event_row(row: &Row<'_>) -> Result<EventRow, Error> {
