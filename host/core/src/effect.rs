@@ -19,6 +19,7 @@ use crate::arguments;
 use crate::budget;
 use crate::coordinator::{Stop, backoff};
 use crate::decision::tools_of;
+use crate::eager::{BrokenOff, Eager};
 use crate::event::{EventBody, Piece, ProviderRef, Timing, ToolboxRef};
 use crate::exchange::{Broken, Heard, Try};
 use crate::history::Ending;
@@ -40,6 +41,9 @@ use crate::tail::{CallStatus, Step};
 use crate::transcript;
 use crate::turn::{Execution, Halt};
 
+/// What came of a call that was started.
+type Done = Result<(String, ToolResult, Timing), BrokenOff>;
+
 /// One step's effect while it is under way.
 pub(crate) struct Effect<'e> {
     exec: &'e mut Execution,
@@ -50,7 +54,7 @@ pub(crate) struct Effect<'e> {
     /// When the buffer and what is kept must be durable.
     flush_at: Option<tokio::time::Instant>,
     tools: Vec<(ToolboxRef, Tool)>,
-    running: JoinSet<(String, ToolResult, Timing)>,
+    running: JoinSet<Done>,
     /// Calls whose start is in no event, and which run or have run.
     unwritten: Vec<String>,
     cancel: CancellationToken,
@@ -342,7 +346,9 @@ impl<'e> Effect<'e> {
                     self.late = true;
                     return Err(Halt::Stopped);
                 }
-                Some(done) = self.running.join_next(), if !self.running.is_empty() => Next::Result(done),
+                Some(done) = self.running.join_next(), if !self.running.is_empty() => {
+                    Next::Result(done.map_err(BrokenOff::from).flatten())
+                }
                 () = flush => Next::Flush,
                 () = answered => Next::Answers,
                 heard = heard, if listening => Next::Heard(heard),
@@ -579,8 +585,7 @@ impl<'e> Effect<'e> {
             call: id.into(),
             tool: call.tool.clone(),
         });
-        self.spawn(toolbox, call, tool.effect, key, runs);
-        Ok(())
+        self.start(toolbox, call, tool.effect, key, runs).await
     }
 
     /// Whether a call may start now.
@@ -676,14 +681,15 @@ impl<'e> Effect<'e> {
         Ok(())
     }
 
-    fn spawn(
+    /// Starts a call, and settles it if that is all it takes.
+    async fn start(
         &mut self,
         toolbox: ToolboxRef,
         call: ToolCall,
         effect: Class,
         key: String,
         earlier_runs: u32,
-    ) {
+    ) -> Result<(), Halt> {
         let shared = Arc::clone(&self.exec.shared);
         let (session, step) = (self.exec.session, self.step.seq);
         let cancel = self.cancel.clone();
@@ -720,15 +726,27 @@ impl<'e> Effect<'e> {
             };
             (call.id, result, timing)
         };
-        self.running.spawn(task.instrument(span));
+        let task = task.instrument(span);
+        if !self.is_alone() {
+            self.running.spawn(async { Ok(task.await) });
+            return Ok(());
+        }
+        match Eager::begin(task).await.at_once() {
+            Ok(done) => self.settle(done, false).await,
+            Err(task) => {
+                self.running.spawn(task);
+                Ok(())
+            }
+        }
+    }
+
+    /// The step is one call, with nothing beside it that the call could hold up.
+    fn is_alone(&self) -> bool {
+        !self.step.asks_model() && self.step.calls.len() == 1
     }
 
     /// Records the result of a call.
-    async fn settle(
-        &mut self,
-        done: Result<(String, ToolResult, Timing), tokio::task::JoinError>,
-        listening: bool,
-    ) -> Result<(), Halt> {
+    async fn settle(&mut self, done: Done, listening: bool) -> Result<(), Halt> {
         let (id, result, timing) =
             done.map_err(|cause| Halt::Failed(format!("a call broke off in the host: {cause}")))?;
         let acted = self
@@ -839,7 +857,7 @@ impl<'e> Effect<'e> {
                 biased;
                 done = self.running.join_next() => match done {
                     None => break,
-                    Some(Ok((_, result, timing))) => {
+                    Some(Ok(Ok((_, result, timing)))) => {
                         // A call that was cut off has the verdict of its class, not its own words.
                         let stopped = result.outcome == ToolOutcome::Interrupted
                             && !self.late
@@ -848,7 +866,7 @@ impl<'e> Effect<'e> {
                             self.record(EventBody::CallSettled { step: self.step.seq, result, timing })?;
                         }
                     }
-                    Some(Err(_)) => {}
+                    Some(Ok(Err(_)) | Err(_)) => {}
                 },
                 () = &mut grace => break,
             }
@@ -933,7 +951,7 @@ async fn over(deadline: Option<tokio::time::Instant>) {
 
 /// What an effect in progress waits for.
 enum Next {
-    Result(Result<(String, ToolResult, Timing), tokio::task::JoinError>),
+    Result(Done),
     Flush,
     Answers,
     Heard(Heard),

@@ -18,6 +18,7 @@ pub mod config;
 pub mod coordinator;
 mod courier;
 mod decision;
+mod eager;
 pub mod edit;
 mod effect;
 pub mod event;

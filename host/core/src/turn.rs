@@ -15,6 +15,7 @@ use crate::claim::Fence;
 use crate::commit::{Append, Commit, End, Refused, Write};
 use crate::coordinator::{Stop, Terminal, backoff};
 use crate::decision;
+use crate::eager::Eager;
 use crate::effect::Effect;
 use crate::event::{Event, EventBody, EventDraft, InputContent, InterruptReason, TurnOutcome};
 use crate::id::{ExecutionId, Millis, SessionId};
@@ -171,11 +172,10 @@ impl Execution {
         (tail, changes): (Tail, Changes),
         at: Millis,
     ) -> Result<bool, Halt> {
-        // In a task of its own: a guest that computes must not hold up this one's timers.
         let question = decision::ask(Arc::clone(&self.shared), tail, changes.items);
         let watch = Stopwatch::default();
-        let mut answer = Abort(tokio::spawn(watch.clone().count(question)));
-        let quick = watch.within(self.shared.settings.decide_within, &mut answer.0);
+        let mut answer = Eager::begin(watch.clone().count(question)).await;
+        let quick = watch.within(self.shared.settings.decide_within, &mut answer);
         let quick = quick.await;
         if let Some(Ok(Ok(decided))) = quick {
             let events = promotions.into_iter().chain(decided).collect();
@@ -188,7 +188,7 @@ impl Execution {
         let answer = match quick {
             Some(answer) => answer,
             None => tokio::select! {
-                answer = &mut answer.0 => answer,
+                answer = &mut answer => answer,
                 _ = self.stop.wait_for(|stop| *stop > Stop::Go) => return Err(Halt::Stopped),
             },
         };
@@ -485,10 +485,10 @@ impl Execution {
         at: Millis,
         kind: Kind,
     ) -> Result<(), Blocked> {
-        let events: Vec<EventDraft> = self.pending.iter().cloned().chain(events).collect();
-        if events.is_empty() && kind.end.is_none() {
+        if self.pending.is_empty() && events.is_empty() && kind.end.is_none() {
             return Ok(());
         }
+        let events: Vec<EventDraft> = self.pending.iter().cloned().chain(events).collect();
         let write = Write::Append(Append {
             fence: self.fence,
             expected_head: kind.exact.then_some(self.tail.session.head),
@@ -563,14 +563,5 @@ impl Blocked {
             Self::Halt(halt) => halt,
             other => Halt::Failed(format!("a commit that cannot be refused was: {other:?}")),
         }
-    }
-}
-
-/// A task that ends with its owner.
-struct Abort<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for Abort<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

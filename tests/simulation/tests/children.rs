@@ -284,7 +284,8 @@ async fn wait_9_cancelling_a_parent_takes_its_whole_subtree_with_it() {
         Decided::new(slow_children(FOR_EVER_MS))
             .agent("default", |n, _| match n {
                 0 => spawn(&[("a", "other"), ("b", "child")]).into(),
-                1 => spawn(&[("c", "child")]).into(),
+                1 => wait([children(&["a", "b"])]).into(),
+                2 => spawn(&[("c", "child")]).into(),
                 _ => wait([children(&["a", "b", "c"])]).into(),
             })
             .agent("other", |n, _| match n {
@@ -304,10 +305,11 @@ async fn wait_9_cancelling_a_parent_takes_its_whole_subtree_with_it() {
         .gate(move |commit| commit.session == c && matches!(commit.write, Write::Create(_)));
     let host = stage.start();
     host.prompt(parent, "go").await;
-    making.reached(1).await;
     for running in [b, g] {
         stage.until(running, "a child to run", in_flight).await;
     }
+    host.steer(parent, "one more").await;
+    making.reached(1).await;
     assert!(!exists(&stage, c).await);
     host.node.cancel(parent).await.unwrap();
     host.kill();
