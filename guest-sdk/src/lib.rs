@@ -57,6 +57,8 @@ pub mod http;
 pub mod toolbox;
 pub mod workspace;
 
+#[cfg(any(target_arch = "wasm32", test))]
+mod arena;
 mod error;
 pub mod log;
 pub mod testing;
