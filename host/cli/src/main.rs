@@ -38,6 +38,10 @@ use args::{Cli, Command};
 use error::{Code, Error};
 use printer::Printer;
 
+/// A step allocates some hundred times, often for another thread to free.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -14,6 +14,10 @@ pub mod weight;
 pub mod work;
 pub mod world;
 
+/// The binary's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Whether this is a measurement. Without cargo's `--bench`, as under `cargo test`, each benchmark does
 /// one small round, which proves that it still runs and measures nothing.
 #[must_use]
