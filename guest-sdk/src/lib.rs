@@ -40,6 +40,8 @@
 //! mainstay_guest::runner!(Brief);
 //! ```
 //!
+//! In WebAssembly this crate brings the plugin's allocator, so a plugin has none of its own.
+//!
 //! The words and promises are those of the contract in `wit/`; types of it are re-exported under the
 //! module where they are used.
 
