@@ -256,8 +256,7 @@ impl<'e> Effect<'e> {
         let call = self.step.model_call().ok_or("the step asks no model")?;
         let tools: Vec<Tool> = self.tools.iter().map(|(_, tool)| tool.clone()).collect();
         let basis = &self.step.started.basis;
-        let last =
-            basis.budget.steps <= 1 || matches!(self.step.started.action, Action::Compact(_));
+        let last = self.step.asks_without_tools();
         let request = transcript::request(
             &history,
             call,
@@ -367,6 +366,10 @@ impl<'e> Effect<'e> {
     async fn take(&mut self, provider: &ProviderRef, event: ModelEvent) -> Result<Taken, Halt> {
         if self.first_ms.is_none() {
             self.first_ms = Some(self.began.elapsed().as_millis() as u64);
+        }
+        if matches!(self.step.started.action, Action::Compact(_)) && is_of_a_call(&event) {
+            // Nothing was offered, and a summary is its words: nobody is to run or answer this.
+            return Ok(Taken::More);
         }
         let seq = self.step.seq;
         let piece = match event {
@@ -533,6 +536,10 @@ impl<'e> Effect<'e> {
             let text = format!("There is no tool {:?}.", call.tool);
             return self.refuse(&call, ToolOutcome::UnknownTool, text).await;
         };
+        if !self.step.offers(&call.tool) {
+            let text = format!("Tool {:?} was not offered here.", call.tool);
+            return self.refuse(&call, ToolOutcome::UnknownTool, text).await;
+        }
         let arguments = match Self::check(&tool, &call.arguments) {
             Ok(arguments) => arguments,
             Err(text) => {
@@ -902,7 +909,10 @@ impl<'e> Effect<'e> {
                 self.model().await?;
                 match &self.step.ending {
                     Some(Ending::Finished(
-                        FinishReason::Stop | FinishReason::Length | FinishReason::Other(_),
+                        FinishReason::Stop
+                        | FinishReason::Length
+                        | FinishReason::ToolCalls
+                        | FinishReason::Other(_),
                     )) if !self.step.text().is_empty() => self.step.text(),
                     other => {
                         let failure = match other {
@@ -924,6 +934,18 @@ impl<'e> Effect<'e> {
             summary: vec![Part::Text(text)],
         })
     }
+}
+
+/// Whether it tells of a call, of a tool here or at the model's server.
+fn is_of_a_call(event: &ModelEvent) -> bool {
+    matches!(
+        event,
+        ModelEvent::ToolCallStart { .. }
+            | ModelEvent::ToolCallDelta { .. }
+            | ModelEvent::ToolCallEnd { .. }
+            | ModelEvent::HostedCall(_)
+            | ModelEvent::HostedResult(_)
+    )
 }
 
 /// The operator's price of a model, else the one that its plugin knows.

@@ -12,9 +12,9 @@ use crate::event::{
 };
 use crate::history::{Ending, Item, ModelRef};
 use crate::id::{EventId, ExecutionId, InputId, Millis, OwnerId, Seq, SessionId};
-use crate::model::{Content, Effect, ToolCall, Usage};
+use crate::model::{Content, Effect, ToolCall, ToolChoice, Usage};
 use crate::outbox::{Child, Notice};
-use crate::plugin::{Action, Trigger};
+use crate::plugin::{Action, ModelCall, ToolSet, Trigger};
 use crate::policy::{HeldBack, Resume};
 use crate::state::States;
 use crate::wait::{Arrived, Asked, Waiting};
@@ -402,7 +402,7 @@ impl Step {
 
     /// The request that it makes to a model.
     #[must_use]
-    pub fn model_call(&self) -> Option<&crate::plugin::ModelCall> {
+    pub fn model_call(&self) -> Option<&ModelCall> {
         match &self.started.action {
             Action::CallModel(call) => Some(call),
             Action::Compact(compact) => match &compact.summary {
@@ -411,6 +411,29 @@ impl Step {
             },
             _ => None,
         }
+    }
+
+    /// Whether its model is asked without any tools: at the last step, and for a summary.
+    #[must_use]
+    pub fn asks_without_tools(&self) -> bool {
+        self.started.basis.budget.steps <= 1 || matches!(self.started.action, Action::Compact(_))
+    }
+
+    /// Whether a call of this tool is one that the step asked for or left to its model.
+    #[must_use]
+    pub fn offers(&self, tool: &str) -> bool {
+        let Some(call) = self.model_call() else {
+            return true;
+        };
+        let named = match &call.tools {
+            ToolSet::All => true,
+            ToolSet::Only(names) => names.iter().any(|name| name == tool),
+        };
+        named && self.lets_call(call)
+    }
+
+    fn lets_call(&self, call: &ModelCall) -> bool {
+        !self.asks_without_tools() && call.tool_choice != ToolChoice::None
     }
 
     /// Something may have happened outside that the log does not tell.
@@ -563,9 +586,9 @@ impl Step {
             return Err(format!("call id {id:?} twice in one step"));
         }
         let own = !hosted
-            && self
-                .model_call()
-                .is_some_and(|call| call.own_tools.iter().any(|own| own.name == tool));
+            && self.model_call().is_some_and(|call| {
+                self.lets_call(call) && call.own_tools.iter().any(|own| own.name == tool)
+            });
         self.calls.push(Call {
             session,
             step: self.seq,

@@ -8,8 +8,8 @@ use mainstay_core::event::{Delivery, EventBody, InputContent, TurnOutcome};
 use mainstay_core::history::{Ending, ItemBody};
 use mainstay_core::id::{InputId, Seq, SessionId};
 use mainstay_core::model::{
-    Content, Failure, FailureClass, FinishReason, Message, Range, ToolChoice, ToolDefinition,
-    text_of,
+    Content, Failure, FailureClass, FinishReason, Message, Range, ToolCall, ToolChoice,
+    ToolDefinition, text_of,
 };
 use mainstay_core::plugin::{
     Action, Answer, Compact, Decision, Entry, LocalEvent, ModelCall, ModelEvent, ModelRequest,
@@ -551,6 +551,64 @@ async fn compact_4_a_failed_summary_leaves_the_context_and_keeps_the_kind_of_err
             ["to compact c", "d"],
             "{class:?}"
         );
+        assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
+    }
+}
+
+/// Calls of tools that are pure, that act once, that a person is asked about and that are cut off, and
+/// one at the model's server.
+fn calls_amid(text: &str, ending: ModelEvent) -> Vec<LocalEvent> {
+    let mut answer = events([ModelEvent::TextDelta(text.into())]);
+    let calls = call(&[
+        ("l", "look", "{}"),
+        ("a", "act", "{}"),
+        ("h", "act", r#"{"ask":1}"#),
+    ]);
+    answer.extend(
+        calls
+            .into_iter()
+            .filter(|e| !matches!(e.event, ModelEvent::Finished(_))),
+    );
+    answer.extend(events([
+        ModelEvent::HostedCall(ToolCall {
+            id: "s".into(),
+            tool: "search".into(),
+            arguments: "{}".into(),
+        }),
+        ModelEvent::ToolCallStart {
+            id: "cut".into(),
+            tool: "look".into(),
+        },
+        ending,
+    ]));
+    answer
+}
+
+#[tokio::test(start_paused = true)]
+async fn compact_4_a_call_in_the_answer_to_a_summary_request_is_none() {
+    let cases = [
+        (SUMMARY, FinishReason::Stop, true),
+        (SUMMARY, FinishReason::ToolCalls, true),
+        ("", FinishReason::ToolCalls, false),
+    ];
+    for (text, reason, compacts) in cases {
+        let ending = ModelEvent::Finished(reason.clone());
+        let stage = stage(By::Model, move || calls_amid(text, ending.clone()));
+        let host = stage.start();
+        let (session, before) = two_turns(&stage, &host).await;
+        let dump = say_to(&stage, &host, session, "compact c").await;
+        is_kept(&before, &dump);
+        assert_eq!(dump.calls, [], "{text:?} {reason:?}");
+        let moved = usize::from(compacts);
+        assert_eq!(stage.count(session, "context.compacted").await, moved);
+        assert_eq!(kept(&stage, session).await.len(), 1 - moved);
+        assert_eq!(stage.plugins.scripted.count("look"), 0);
+        assert_eq!(stage.plugins.scripted.count("act"), 0);
+        let wanted: &[&str] = match compacts {
+            true => &[SUMMARY, "compact c"],
+            false => &["a", "to a", "b", "to b", "compact c"],
+        };
+        assert_eq!(last_question(&stage), wanted, "{text:?} {reason:?}");
         assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use mainstay_core::coordinator::Terminal;
 use mainstay_core::event::{EventBody, TurnOutcome};
 use mainstay_core::history::ItemBody;
-use mainstay_core::model::{FinishReason, Message, ToolOutcome};
-use mainstay_core::plugin::{ModelEvent, ModelRequest};
-use mainstay_test_simulation::plugins::{Scripted, call, events, last_text, results, say};
+use mainstay_core::model::{FinishReason, Message, ToolChoice, ToolOutcome};
+use mainstay_core::plugin::{
+    Action, Decision, ModelCall, ModelEvent, ModelRequest, ToolSet, Trigger, View,
+};
+use mainstay_test_simulation::plugins::{Scripted, ask, call, events, last_text, results, say};
 use mainstay_test_simulation::world::{World, user_texts};
 
 /// Calls `tools` once, then stops.
@@ -395,6 +397,94 @@ async fn step_7_the_last_step_is_asked_without_tools_and_no_more_begin() {
                 .all(|request| request.tools.len() == 3)
         );
     }
+}
+
+/// Outcomes of the calls of one turn whose runner asks as `asks` and stops when it is told to.
+async fn calls_of_one(
+    agent: &str,
+    asks: impl Fn(&mut ModelCall) + Send + Sync + 'static,
+    calls: &'static [(&'static str, &'static str, &'static str)],
+) -> (World, Vec<(String, ToolOutcome)>) {
+    let runner = move |view: &View| {
+        let mut action = ask(view);
+        if let Action::CallModel(call) = &mut action {
+            asks(call);
+        }
+        if view.budget.steps == 0 || view.trigger == Trigger::ModelFinished(FinishReason::Stop) {
+            action = Action::Done;
+        }
+        Ok(Decision {
+            entries: Vec::new(),
+            action,
+            state: None,
+        })
+    };
+    let world = World::new(Scripted::with_runner(runner, move |request, _| {
+        if request.tools.is_empty() || results(request) == 0 {
+            call(calls)
+        } else {
+            say("done")
+        }
+    }));
+    let process = world.start(None);
+    let session = mainstay_core::id::SessionId::new();
+    let created = mainstay_core::event::SessionCreated {
+        agent: agent.into(),
+        ..Default::default()
+    };
+    process.node.create(session, created).await.unwrap();
+    process.prompt(session, "go").await;
+    let dump = world.idle(session).await;
+    let outcomes = dump.items.iter().filter_map(|item| match &item.body {
+        ItemBody::ToolResult(result) => Some((result.tool.clone(), result.outcome)),
+        _ => None,
+    });
+    let outcomes = outcomes.collect();
+    process.kill();
+    (world, outcomes)
+}
+
+#[tokio::test]
+async fn tool_4_and_step_7_a_tool_that_was_not_offered_never_starts() {
+    const CALLS: &[(&str, &str, &str)] = &[("c1", "look", "{}"), ("c2", "act", "{}")];
+    let none = |call: &mut ModelCall| call.tool_choice = ToolChoice::None;
+    let nothing = |call: &mut ModelCall| call.tools = ToolSet::Only(Vec::new());
+    let unknown = |tool: &str| (tool.to_owned(), ToolOutcome::UnknownTool);
+
+    let (world, outcomes) = calls_of_one("few", none, CALLS).await;
+    assert!(!outcomes.is_empty());
+    assert!(
+        outcomes.iter().all(|of| of.1 == ToolOutcome::UnknownTool),
+        "{outcomes:?}"
+    );
+    assert_eq!(
+        (world.plugins.count("look"), world.plugins.count("act")),
+        (0, 0)
+    );
+
+    // None is offered at any step, the last one included.
+    let (world, outcomes) = calls_of_one("few", nothing, CALLS).await;
+    let each = [unknown("look"), unknown("act")];
+    assert_eq!(
+        outcomes,
+        each.iter().cycle().take(10).cloned().collect::<Vec<_>>()
+    );
+    assert_eq!(
+        (world.plugins.count("look"), world.plugins.count("act")),
+        (0, 0)
+    );
+
+    // A subset.
+    let some = |call: &mut ModelCall| call.tools = ToolSet::Only(vec!["look".into()]);
+    let (world, outcomes) = calls_of_one("default", some, CALLS).await;
+    let mut outcomes = outcomes;
+    outcomes.sort_by(|one, other| one.0.cmp(&other.0));
+    let looked = ("look".to_owned(), ToolOutcome::Succeeded);
+    assert_eq!(outcomes, [unknown("act"), looked]);
+    assert_eq!(
+        (world.plugins.count("look"), world.plugins.count("act")),
+        (1, 0)
+    );
 }
 
 #[tokio::test]
