@@ -133,6 +133,29 @@ pub struct Append {
     pub end: Option<End>,
 }
 
+impl Append {
+    /// Its last event. An execution has one terminal, so a retry brings it under the same id.
+    fn terminal(&self) -> Option<EventDraft> {
+        let execution = self.fence.execution;
+        let body = match self.end.as_ref()? {
+            End::Succeeded => EventBody::ExecutionSucceeded { execution },
+            End::Suspended => EventBody::ExecutionSuspended { execution },
+            End::Failed { error } => EventBody::ExecutionFailed {
+                execution,
+                error: error.clone(),
+            },
+            End::Interrupted { reason } => EventBody::ExecutionInterrupted {
+                execution,
+                reason: *reason,
+            },
+        };
+        Some(EventDraft {
+            id: EventId::derived(execution.0, "terminal"),
+            body,
+        })
+    }
+}
+
 /// How an execution ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -295,7 +318,11 @@ impl Commit {
     #[must_use]
     pub fn event_ids(&self) -> Vec<EventId> {
         match &self.write {
-            Write::Append(append) => append.events.iter().map(|draft| draft.id).collect(),
+            Write::Append(append) => {
+                let events = append.events.iter().map(|draft| draft.id);
+                let terminal = append.terminal().map(|terminal| terminal.id);
+                events.chain(terminal).collect()
+            }
             Write::Replay(replay) => replay.records.iter().map(|record| record.id).collect(),
             _ => Vec::new(),
         }
@@ -808,10 +835,14 @@ fn append_events(
 ) -> Result<Reply, Refused> {
     let session = work.tail.session.id;
     let execution = append.fence.execution;
-    if !append.events.is_empty() && known.events.len() == append.events.len() {
-        return duplicate(session, append, known);
+    let terminal = append.terminal();
+    let drafts = append.events.len() + usize::from(terminal.is_some());
+    if drafts > 0 && known.events.len() == drafts {
+        return duplicate(session, append, terminal.as_ref(), known);
     }
-    if let Some(held) = known.events.first() {
+    // An execution that has ended otherwise has no claim any more.
+    let ended = |held: &&Record| terminal.as_ref().is_some_and(|one| one.id == held.id);
+    if let Some(held) = known.events.iter().find(|held| !ended(held)) {
         return Err(Refused::EventConflict {
             id: held.id,
             seq: held.seq,
@@ -860,18 +891,9 @@ fn append_events(
             reason: InterruptReason::Shutdown
         }
     ) && phase != Phase::Safe;
-    work.push(match end {
-        End::Succeeded => EventBody::ExecutionSucceeded { execution },
-        End::Suspended => EventBody::ExecutionSuspended { execution },
-        End::Failed { error } => EventBody::ExecutionFailed {
-            execution,
-            error: error.clone(),
-        },
-        End::Interrupted { reason } => EventBody::ExecutionInterrupted {
-            execution,
-            reason: *reason,
-        },
-    })?;
+    if let Some(terminal) = terminal {
+        work.push_as(terminal.id, terminal.body)?;
+    }
     if keep {
         if let Some(claim) = &mut work.tail.claim {
             claim.expires_at = now;
@@ -890,9 +912,14 @@ fn claim_phase(work: &Work) -> Phase {
 }
 
 /// All ids are held: the same commit again, or another under the same ids.
-fn duplicate(session: SessionId, append: &Append, known: &Known) -> Result<Reply, Refused> {
+fn duplicate(
+    session: SessionId,
+    append: &Append,
+    terminal: Option<&EventDraft>,
+    known: &Known,
+) -> Result<Reply, Refused> {
     let mut first = Seq::MAX;
-    for draft in &append.events {
+    for draft in append.events.iter().chain(terminal) {
         let held = known
             .events
             .iter()

@@ -149,6 +149,33 @@ async fn a_commit_whose_answer_was_lost_is_stored_once() {
 }
 
 #[tokio::test]
+async fn a_terminal_whose_answer_was_lost_is_told_to_those_who_wait() {
+    let world = World::new(one_call("put"));
+    let process = world.start(None);
+    let session = process.session().await;
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    world.memory.lose_answers_when(move |commit| {
+        matches!(&commit.write, Write::Append(append) if append.end.is_some())
+            && tries.fetch_add(1, Ordering::SeqCst).is_multiple_of(2)
+    });
+    let gate = world.plugins.hold("put");
+    process.prompt(session, "go").await;
+    world
+        .until(session, "a call", |_| world.plugins.count("put") == 1)
+        .await;
+    let mut run = Box::pin(process.node.run(session, None));
+    assert!(futures::poll!(&mut run).is_pending(), "it joins");
+    world.plugins.let_go("put");
+    gate.notify_one();
+    let outcome = run.await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    let dump = world.idle(session).await;
+    let count = |kind: &str| dump.events.iter().filter(|e| e.kind == kind).count();
+    assert_eq!(count("execution.started"), 1, "{}", lines(&dump));
+    assert_eq!(count("execution.succeeded"), 1, "{}", lines(&dump));
+}
+
+#[tokio::test]
 async fn recov_15_shutdowns_and_interrupts_count_as_no_attempt() {
     let world = World::new(Scripted::new(|_, _| later(60_000, say("never"))));
     let mut process = world.start(None);
