@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::commit::{Applied, Known, Refused, Reply};
 use crate::event::{DecodeError, Event, EventBody, Record};
-use crate::id::{EventId, InputId, Seq, SessionId};
+use crate::id::{EventId, ExecutionId, InputId, Seq, SessionId};
 use crate::project::{self, RuleBroken};
 use crate::rebuild::Rows;
 use crate::stub;
@@ -67,6 +67,9 @@ pub enum ReplayError {
         name: String,
         version: u32,
     },
+    /// It names another execution than the one that is open there, or one where none is.
+    #[error("event {seq} was written by execution {execution}, which is not the open one")]
+    OtherExecution { seq: Seq, execution: ExecutionId },
     #[error("event {seq} cannot stand there: {cause}")]
     Invalid { seq: Seq, cause: String },
 }
@@ -200,6 +203,11 @@ fn take(
             session: other,
         });
     }
+    if let Some(execution) = event.execution
+        && Some(execution) != open_for(tail.as_ref(), &event)
+    {
+        return Err(ReplayError::OtherExecution { seq, execution });
+    }
     match tail {
         None => {
             let mut begun = project::begin(&event)
@@ -226,6 +234,14 @@ fn take(
         }
     }
     Ok(Some(event))
+}
+
+/// The execution that may have written the event: the open one, or the one that it begins.
+fn open_for(tail: Option<&Tail>, event: &Event) -> Option<ExecutionId> {
+    match &event.body {
+        EventBody::ExecutionStarted { execution, .. } => Some(*execution),
+        _ => tail.and_then(|tail| tail.session.execution),
+    }
 }
 
 /// Whether a record is the held one, which was written as this build words it.

@@ -196,6 +196,11 @@ pub(super) async fn log_15_each_fault(h: Harness) {
             "an execution and a recovery wrote it",
         ),
         (
+            Box::new(|record| record.execution = Some(mainstay_core::id::ExecutionId::new())),
+            |error| matches!(error, ReplayError::OtherExecution { seq: 3, .. }),
+            "which is not the open one",
+        ),
+        (
             Box::new(|record| record.at = u64::MAX),
             |error| matches!(error, ReplayError::Invalid { .. }),
             "its time is out of range",
