@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info, warn};
@@ -21,7 +21,7 @@ use crate::bound;
 use crate::claim::{Claim, Fence};
 use crate::commit::{Refused, Reply, Write};
 use crate::courier::{self, Effect};
-use crate::event::InterruptReason;
+use crate::event::{InputContent, InterruptReason};
 use crate::id::{ExecutionId, Millis, OwnerId, SessionId};
 use crate::node::Shared;
 use crate::nodes::Identity;
@@ -29,7 +29,7 @@ use crate::port::StoreError;
 use crate::project::RuleBroken;
 use crate::recovery::{Counting, Outcome};
 use crate::renewal;
-use crate::tail::{NotRunnable, Scope, Tail};
+use crate::tail::{Input, NotRunnable, Scope, Tail};
 use crate::turn::Execution;
 
 /// How an execution ended, as far as its node knows.
@@ -65,20 +65,37 @@ pub(crate) enum Stop {
 /// A session that runs on this node.
 struct Slot {
     stop: watch::Sender<Stop>,
+    /// What runs, or is about to claim: all that is stopped here is this one.
+    execution: Option<ExecutionId>,
+    /// A client has asked for it since it was found: it waits for no turn among what recovery resumes.
+    asked: CancellationToken,
     /// A wake that came while it ran.
     bell: Option<Scope>,
     /// Those who wait for the execution that runs now.
-    waiters: Vec<oneshot::Sender<RunOutcome>>,
+    waiters: Vec<oneshot::Sender<Answer>>,
     /// Those who came during a cleanup and wait for the successor.
-    successors: Vec<oneshot::Sender<RunOutcome>>,
+    successors: Vec<oneshot::Sender<Answer>>,
     /// A turn is to be opened even with nothing pending.
     forced: Option<u32>,
+}
+
+/// What those who wait for a run hear.
+type Answer = Result<RunOutcome, Unclaimed>;
+
+/// Why a session could not be claimed, as each of those hears it.
+#[derive(Clone, Debug)]
+enum Unclaimed {
+    Refused(Refused),
+    Unavailable { action: &'static str, cause: String },
+    Damaged { session: SessionId, cause: String },
 }
 
 /// Why a session is run, as its first claim and its place in the queue depend on it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Start {
-    /// No client asks for it now.
+    /// A client asks for it.
+    client: bool,
+    /// Nobody asks for it now.
     by_itself: bool,
     /// Recovery starts it.
     resumed: Option<Resumed>,
@@ -91,6 +108,17 @@ struct Resumed {
     attempts: u32,
     /// It crashed a run that recovery had started.
     suspect: bool,
+}
+
+/// The places among those that recovery resumes which an execution holds, until it has settled a step.
+#[derive(Default)]
+pub(crate) struct Resuming(Vec<OwnedSemaphorePermit>);
+
+impl Resuming {
+    /// Gives them back: others are resumed.
+    pub(crate) fn over(&mut self) {
+        self.0.clear();
+    }
 }
 
 /// A claim that this node holds.
@@ -126,9 +154,9 @@ pub(crate) struct Inner {
     now: CancellationToken,
     /// One per execution.
     places: Semaphore,
-    resumes: Semaphore,
+    resumes: Arc<Semaphore>,
     /// Sessions that crashed a recovery run one at a time.
-    suspects: Semaphore,
+    suspects: Arc<Semaphore>,
     /// Sessions that wait for a component, and the monotonic time at which that was seen last.
     unbound: Mutex<HashMap<SessionId, Millis>>,
     /// Executions that lost their claims here while this process lived on.
@@ -166,8 +194,8 @@ impl Coordinator {
             looked: AtomicU64::new(shared.clock.monotonic()),
             bell: Notify::new(),
             drain: CancellationToken::new(),
-            resumes: Semaphore::new(shared.settings.resume_concurrency.max(1)),
-            suspects: Semaphore::new(1),
+            resumes: Arc::new(Semaphore::new(shared.settings.resume_concurrency.max(1))),
+            suspects: Arc::new(Semaphore::new(1)),
             shared,
             slots: Mutex::default(),
             held: Mutex::default(),
@@ -219,9 +247,16 @@ impl Coordinator {
         }
     }
 
-    /// The session's interrupt is durable: stop what runs here.
-    pub(crate) fn interrupted(&self, session: SessionId) {
-        self.0.interrupted(session);
+    /// An interrupt or cancel is durable: stop the execution that bears its mark, if it runs here.
+    pub(crate) fn interrupted(&self, tail: &Tail) {
+        if let Some(claim) = tail.claim.as_ref().filter(|claim| claim.interrupt) {
+            self.0.stop(claim.session, claim.execution);
+        }
+    }
+
+    /// Stops this execution, if it runs here.
+    pub(crate) fn stop(&self, session: SessionId, execution: ExecutionId) {
+        self.0.stop(session, execution);
     }
 
     pub(crate) async fn run(
@@ -256,6 +291,7 @@ impl Coordinator {
                     slot.forced = slot.forced.or(forced);
                 } else {
                     slot.waiters.push(sender);
+                    slot.asked.cancel();
                 }
                 drop(slots);
             } else {
@@ -267,10 +303,11 @@ impl Coordinator {
             answer
         };
         // A dropped sender is a node that shuts down.
-        Ok(answer.await.unwrap_or(RunOutcome {
+        let answer = answer.await.unwrap_or(Ok(RunOutcome {
             ran: false,
             terminal: None,
-        }))
+        }));
+        Ok(answer?)
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -310,8 +347,35 @@ impl Start {
     /// A client asks for a session that is as it is told.
     fn asked(tail: &Tail) -> Self {
         Self {
+            client: true,
             bound: tail.step.is_some(),
             ..Self::default()
+        }
+    }
+}
+
+impl Unclaimed {
+    fn of(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(refused) => Self::Refused(refused),
+            StoreError::Unavailable { action, cause } => Self::Unavailable {
+                action,
+                cause: crate::chain(&*cause),
+            },
+            StoreError::Damaged { session, cause } => Self::Damaged { session, cause },
+        }
+    }
+}
+
+impl From<Unclaimed> for StoreError {
+    fn from(error: Unclaimed) -> Self {
+        match error {
+            Unclaimed::Refused(refused) => Self::Refused(refused),
+            Unclaimed::Unavailable { action, cause } => Self::Unavailable {
+                action,
+                cause: cause.into(),
+            },
+            Unclaimed::Damaged { session, cause } => Self::Damaged { session, cause },
         }
     }
 }
@@ -349,9 +413,12 @@ impl Inner {
         self.wake_with(session, scope, None, None, start);
     }
 
-    fn interrupted(&self, session: SessionId) {
-        if let Some(slot) = self.slots().get_mut(&session) {
-            slot.bell = None;
+    /// Stops this execution and no other of the session. A wake from before it finds nothing, as the
+    /// interrupt has cleared the intents that it set.
+    fn stop(&self, session: SessionId, execution: ExecutionId) {
+        if let Some(slot) = self.slots().get_mut(&session)
+            && slot.execution == Some(execution)
+        {
             slot.forced = None;
             slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
         }
@@ -361,7 +428,7 @@ impl Inner {
         self: &Arc<Self>,
         session: SessionId,
         scope: Scope,
-        waiter: Option<oneshot::Sender<RunOutcome>>,
+        waiter: Option<oneshot::Sender<Answer>>,
         forced: Option<u32>,
         start: Start,
     ) {
@@ -373,10 +440,15 @@ impl Inner {
             slot.bell = slot.bell.max(Some(scope));
             slot.waiters.extend(waiter);
             slot.forced = slot.forced.or(forced);
+            if start.client {
+                slot.asked.cancel();
+            }
             return;
         }
         let slot = Slot {
             stop: watch::Sender::new(Stop::Go),
+            execution: None,
+            asked: CancellationToken::new(),
             bell: None,
             waiters: waiter.into_iter().collect(),
             successors: Vec::new(),
@@ -396,10 +468,32 @@ impl Inner {
         if free && !self.slots().contains_key(&session) {
             let start = Start {
                 by_itself: true,
-                resumed: None,
                 bound: true,
+                ..Start::default()
             };
             self.wake(session, Scope::All, start);
+        }
+    }
+
+    /// Waits until recovery may resume a session, or a client asks for it.
+    async fn resuming(&self, session: SessionId, resumed: Resumed) -> Resuming {
+        let asked = self.slots().get(&session).map(|slot| slot.asked.clone());
+        let asked = asked.unwrap_or_default();
+        let resuming = async {
+            let mut places = Vec::new();
+            if resumed.suspect {
+                places.extend(Arc::clone(&self.suspects).acquire_owned().await);
+            }
+            places.extend(Arc::clone(&self.resumes).acquire_owned().await);
+            let base = Duration::from_millis(50);
+            let wait = backoff(base, Duration::from_secs(30), resumed.attempts);
+            tokio::time::sleep(wait).await;
+            Resuming(places)
+        };
+        tokio::select! {
+            biased;
+            () = asked.cancelled() => Resuming::default(),
+            resuming = resuming => resuming,
         }
     }
 
@@ -423,6 +517,39 @@ impl Inner {
         true
     }
 
+    /// Whether what there is to do is what a client asked for while a node was up that still is. It was
+    /// taken by none yet, for want of places say, and no policy is asked about it.
+    async fn is_wished(&self, session: SessionId) -> bool {
+        let store = &self.shared.store;
+        let Ok(Some(tail)) = store.tail(session).await else {
+            return false;
+        };
+        let session = &tail.session;
+        let cut_off = session.turn.is_some() && session.wait.is_none() || session.attempts > 0;
+        let by_a_client = |input: &&Input| {
+            !matches!(
+                input.content,
+                InputContent::Timer { .. } | InputContent::Child(_)
+            )
+        };
+        let wished = !cut_off && tail.due_next().iter().any(by_a_client);
+        // Most are free to start anyhow.
+        if !wished
+            || session
+                .resume
+                .holds(session, self.shared.clock.wall())
+                .is_none()
+        {
+            return false;
+        }
+        let Ok((nodes, now)) = store.nodes().await else {
+            return false;
+        };
+        nodes
+            .iter()
+            .any(|node| node.ended_at(now).is_none() && node.started_at <= session.active_at)
+    }
+
     /// How many runnable sessions a look is to find: one for each free place, beside those that wait
     /// here for something else.
     fn wanted(&self) -> u32 {
@@ -436,13 +563,22 @@ impl Inner {
     }
 
     /// The claim for a new execution, unless another has it or there is nothing to do.
-    async fn claim(&self, session: SessionId, start: Start) -> Result<Taken, StoreError> {
-        let (stop, forced) = {
+    async fn claim(
+        &self,
+        session: SessionId,
+        start: Start,
+        resuming: Resuming,
+    ) -> Result<Taken, StoreError> {
+        let execution = ExecutionId::new();
+        let by_itself = start.by_itself && !self.is_wished(session).await;
+        let (stop, forced, by_itself) = {
             let mut slots = self.slots();
             let slot = slots.get_mut(&session).expect("a driver has its slot");
-            (slot.stop.subscribe(), slot.forced.take())
+            let by_itself = by_itself && !slot.asked.is_cancelled();
+            // Before the claim is there to be marked.
+            slot.execution = Some(execution);
+            (slot.stop.subscribe(), slot.forced.take(), by_itself)
         };
-        let execution = ExecutionId::new();
         let owner = self.shared.owner;
         let asked = self.shared.clock.monotonic();
         let lease_ms = self.shared.settings.lease.as_millis() as u64;
@@ -452,7 +588,7 @@ impl Inner {
             lease_ms,
             forced,
             resumed: start.resumed.is_some(),
-            by_itself: start.by_itself,
+            by_itself,
         };
         let committed = match self.shared.commit(session, write).await {
             Ok(committed) => committed,
@@ -483,6 +619,8 @@ impl Inner {
             fence,
             committed.tail,
             stop,
+            lost.clone(),
+            resuming,
         );
         Ok(Taken::Here(Box::new(execution), lost))
     }
@@ -494,37 +632,40 @@ async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
         start.resumed = crashed(&inner, session).await;
     }
     loop {
-        let outcome = match start.resumed {
-            None => one(&inner, session, start).await,
-            Some(resumed) => {
-                // Held for the whole run: recovery starts only so many at once.
-                let _suspect = match resumed.suspect {
-                    true => inner.suspects.acquire().await.ok(),
-                    false => None,
-                };
-                let _resume = inner.resumes.acquire().await.ok();
-                let base = Duration::from_millis(50);
-                let wait = backoff(base, Duration::from_secs(30), resumed.attempts);
-                tokio::time::sleep(wait).await;
-                one(&inner, session, start).await
-            }
+        let resuming = match start.resumed {
+            None => Resuming::default(),
+            Some(resumed) => inner.resuming(session, resumed).await,
         };
-        let Some(outcome) = outcome else {
+        let Some(outcome) = one(&inner, session, start, resuming).await else {
             // Who waits for a run waits for recovery, or for the other node, first.
-            let again = inner.slots().get_mut(&session).is_some_and(|slot| {
+            {
+                let mut slots = inner.slots();
+                let Some(slot) = slots.get_mut(&session) else {
+                    return;
+                };
+                slot.execution = None;
+                slot.stop.send_if_modified(|stop| {
+                    let asked = *stop == Stop::User;
+                    if asked {
+                        *stop = Stop::Go;
+                    }
+                    asked
+                });
+                slot.waiters.append(&mut slot.successors);
                 slot.waiters.retain(|waiter| !waiter.is_closed());
-                slot.bell.take().is_some() || !slot.waiters.is_empty()
-            });
-            if again && !inner.stopping.load(Ordering::SeqCst) {
-                tokio::time::sleep(inner.shared.settings.poll_every).await;
-                continue;
+                let again =
+                    slot.bell.take().is_some() || !slot.waiters.is_empty() || slot.forced.is_some();
+                if !again || inner.stopping.load(Ordering::SeqCst) {
+                    slots.remove(&session);
+                    return;
+                }
             }
-            inner.slots().remove(&session);
-            return;
+            tokio::time::sleep(inner.shared.settings.poll_every).await;
+            continue;
         };
         start = Start {
             // What could not be begun may still lack something.
-            bound: start.bound && !outcome.ran,
+            bound: start.bound && !outcome.as_ref().is_ok_and(|outcome| outcome.ran),
             ..Start::default()
         };
         let mut slots = inner.slots();
@@ -543,6 +684,8 @@ async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Start) {
         }
         slot.waiters = std::mem::take(&mut slot.successors);
         slot.stop = watch::Sender::new(Stop::Go);
+        slot.execution = None;
+        slot.asked = CancellationToken::new();
     }
 }
 
@@ -557,7 +700,12 @@ async fn crashed(inner: &Inner, session: SessionId) -> Option<Resumed> {
 }
 
 /// One claim and its execution. `None` while another claim stands, a dead one's included.
-async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<RunOutcome> {
+async fn one(
+    inner: &Arc<Inner>,
+    session: SessionId,
+    start: Start,
+    resuming: Resuming,
+) -> Option<Answer> {
     let nothing = RunOutcome {
         ran: false,
         terminal: None,
@@ -570,33 +718,23 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         Err(_) => inner.places.acquire().await.ok(),
     };
     if (start.bound || waits) && inner.lacks(session).await {
-        return Some(nothing);
+        return Some(Ok(nothing));
     }
     if inner.stopping.load(Ordering::SeqCst) {
-        return Some(nothing);
-    }
-    if let Some(slot) = inner.slots().get(&session) {
-        // An interrupt of what waits for its place is in the log: the claim will see what it left.
-        slot.stop.send_if_modified(|stop| {
-            let asked = *stop == Stop::User;
-            if asked {
-                *stop = Stop::Go;
-            }
-            asked
-        });
+        return Some(Ok(nothing));
     }
     if !inner.healthy.load(Ordering::SeqCst) {
         debug!("no new claim while renewals fail");
         return None;
     }
-    let (execution, lost) = match inner.claim(session, start).await {
+    let (execution, lost) = match inner.claim(session, start, resuming).await {
         Ok(Taken::Here(execution, lost)) => (execution, lost),
-        Ok(Taken::Nothing) => return Some(nothing),
+        Ok(Taken::Nothing) => return Some(Ok(nothing)),
         Ok(Taken::Elsewhere) => return None,
         Err(error) => {
             // Its work is durable; the recovery loop comes back to it.
             warn!(error = %crate::chain(&error), "could not claim the session");
-            return Some(nothing);
+            return Some(Err(Unclaimed::of(error)));
         }
     };
     let id = execution.id();
@@ -605,7 +743,8 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
         terminal = execution.run().instrument(span.clone()) => terminal,
         () = lost.cancelled() => Terminal::Lost,
     };
-    // One that could not write its terminal under a claim that it had is another matter: it counts.
+    // A write that was refused has told it, too. One that could not write its terminal under a claim
+    // that it had is another matter: it counts.
     if lost.is_cancelled() {
         let mut lost = inner.lost();
         if lost.len() >= LOST {
@@ -616,10 +755,10 @@ async fn one(inner: &Arc<Inner>, session: SessionId, start: Start) -> Option<Run
     }
     inner.held().remove(&id);
     span.in_scope(|| info!(?terminal, "execution ended"));
-    Some(RunOutcome {
+    Some(Ok(RunOutcome {
         ran: true,
         terminal: Some(terminal),
-    })
+    }))
 }
 
 /// A growing wait with jitter: between half and all of `base` doubled `attempt - 1` times.
@@ -745,14 +884,23 @@ async fn marked(inner: &Arc<Inner>) {
 
 /// Stops what runs here of these sessions, where the claim bears the mark.
 async fn stop_marked(inner: &Inner, sessions: &[SessionId]) {
+    // What runs by the time of the answer may have begun behind the mark.
+    let running: Vec<(SessionId, ExecutionId)> = {
+        let slots = inner.slots();
+        let executions = sessions.iter().filter_map(|session| {
+            let execution = slots.get(session)?.execution?;
+            Some((*session, execution))
+        });
+        executions.collect()
+    };
     let store = &inner.shared.store;
     let Ok(marked) = store.interrupted(inner.shared.owner, sessions).await else {
         // It is looked for again with the next scan.
         return;
     };
-    for session in marked {
-        if let Some(slot) = inner.slots().get(&session) {
-            slot.stop.send_if_modified(|stop| raise(stop, Stop::User));
+    for (session, execution) in running {
+        if marked.contains(&session) {
+            inner.stop(session, execution);
         }
     }
 }
@@ -817,6 +965,7 @@ async fn recover(inner: &Arc<Inner>, claim: &Claim, alive: &[(OwnerId, Millis)])
                     by_itself: true,
                     resumed: Some(Resumed { attempts, suspect }),
                     bound: committed.tail.step.is_some(),
+                    ..Start::default()
                 };
                 // Without a place it is due, here or elsewhere.
                 if inner.places.available_permits() > 0 {

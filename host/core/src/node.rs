@@ -284,7 +284,7 @@ impl Node {
             and_continue,
         };
         let committed = self.shared.commit(session, write).await?;
-        self.coordinator.interrupted(session);
+        self.coordinator.interrupted(&committed.tail);
         if and_continue && committed.tail.inputs.iter().any(|input| input.intent) {
             self.coordinator.wake(&committed.tail, Scope::Steers);
         }
@@ -304,7 +304,7 @@ impl Node {
     /// Dropped midway, the mark may be there; the same call again changes nothing more.
     pub async fn cancel(&self, session: SessionId) -> Result<bool, StoreError> {
         let committed = self.shared.commit(session, Write::Cancel).await?;
-        self.coordinator.interrupted(session);
+        self.coordinator.interrupted(&committed.tail);
         Ok(matches!(
             committed.reply,
             Reply::Interrupted { was_busy: true }
@@ -482,8 +482,11 @@ impl Node {
 
     /// Removes a session with all its rows. False if there was none.
     pub async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
+        let tail = self.shared.store.tail(session).await?;
         let deleted = self.shared.store.delete(session).await?;
-        self.coordinator.interrupted(session);
+        if let Some(claim) = tail.as_ref().and_then(|tail| tail.claim.as_ref()) {
+            self.coordinator.stop(session, claim.execution);
+        }
         Ok(deleted)
     }
 

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::claim::Fence;
 use crate::commit::{Append, Commit, End, Refused, Write};
-use crate::coordinator::{Stop, Terminal, backoff};
+use crate::coordinator::{Resuming, Stop, Terminal, backoff};
 use crate::decision;
 use crate::eager::Eager;
 use crate::effect::Effect;
@@ -53,6 +54,10 @@ pub(crate) struct Execution {
     pub(crate) stop: watch::Receiver<Stop>,
     /// What an answer used that this execution broke off.
     pub(crate) unsettled: Option<Usage>,
+    /// Cancelled once the claim is another's or nobody's, whoever finds that out.
+    lost: CancellationToken,
+    /// Held until something is settled.
+    resuming: Resuming,
 }
 
 /// What a commit of an execution is beside its events.
@@ -70,6 +75,8 @@ impl Execution {
         fence: Fence,
         tail: Arc<Tail>,
         stop: watch::Receiver<Stop>,
+        lost: CancellationToken,
+        resuming: Resuming,
     ) -> Self {
         Self {
             shared,
@@ -79,6 +86,8 @@ impl Execution {
             pending: Vec::new(),
             stop,
             unsettled: None,
+            lost,
+            resuming,
         }
     }
 
@@ -510,10 +519,16 @@ impl Execution {
                     self.pending.clear();
                     self.shared.hub.wrote(&committed.tail);
                     self.shared.noted(&committed.tail);
+                    if settled_steps(&committed.tail) > settled_steps(&self.tail) {
+                        self.resuming.over();
+                    }
                     self.tail = committed.tail;
                     return Ok(());
                 }
                 Err(StoreError::Refused(refused)) => {
+                    if matches!(refused, Refused::Lost { .. } | Refused::NotFound(_)) {
+                        self.lost.cancel();
+                    }
                     return Err(match refused {
                         Refused::HeadMoved { .. } => Blocked::HeadMoved,
                         Refused::NotIdle => Blocked::NotIdle,
@@ -537,6 +552,11 @@ impl Execution {
             }
         }
     }
+}
+
+fn settled_steps(tail: &Tail) -> u32 {
+    let turn = tail.session.turn.as_ref();
+    turn.map_or(0, |turn| turn.settled_steps)
 }
 
 /// Whether the turn stays open after this decision, and does not wait.

@@ -10,12 +10,13 @@ use mainstay_core::event::Delivery;
 use mainstay_core::id::{OwnerId, SessionId};
 use mainstay_core::nodes::{DrainError, NodeRow, NodeState};
 use mainstay_core::plugin::{Kind, LocalEvent};
+use mainstay_core::policy::{Resume, ResumeMode};
 use mainstay_core::port::Store as _;
-use mainstay_core::tail::Tail;
+use mainstay_core::tail::{Scope, Tail};
 use mainstay_test_simulation::decisions::Decided;
 use mainstay_test_simulation::decisions::stage::{Host, Stage};
-use mainstay_test_simulation::plugins::say;
-use mainstay_test_simulation::world::prompt;
+use mainstay_test_simulation::plugins::{last_text, say};
+use mainstay_test_simulation::world::{prompt, user_texts};
 
 fn later(after_ms: u32, mut answer: Vec<LocalEvent>) -> Vec<LocalEvent> {
     answer[0].after_ms = after_ms;
@@ -108,6 +109,42 @@ async fn what_a_full_node_admits_runs_at_one_that_has_places() {
     assert!(others > all, "{ran:?}");
     assert!(at_once <= 8, "{ran:?}");
     assert_eq!(all + others, 12);
+}
+
+/// What a client asks for does not start by itself, whichever node comes to it.
+#[tokio::test(start_paused = true)]
+async fn recov_26_a_prompt_at_a_full_node_is_no_start_by_itself_of_another() {
+    for mode in [ResumeMode::Ask, ResumeMode::Never] {
+        let mut stage = Stage::new(Decided::new(|request, _| {
+            match last_text(request).as_str() {
+                "long" => later(3_600_000, say("late")),
+                _ => say("done"),
+            }
+        }));
+        stage.settings.capacity = 1;
+        let full = stage.start();
+        let long = stage.create("default").await;
+        full.prompt(long, "long").await;
+        told(&stage, full.node.owner(), |row, _| row.load == 1).await;
+        let resume = Resume {
+            mode,
+            max_age_ms: None,
+        };
+        let session = stage.create_with("default", resume).await;
+        let input = full.prompt(session, "go").await;
+        // Later than a lease.
+        tokio::time::sleep(2 * stage.settings.lease).await;
+        let free = stage.start();
+        if mode == ResumeMode::Never {
+            // An interrupt takes the wish back, and a wake gives it again.
+            full.node.interrupt(session).await.unwrap();
+            full.node.wake(session, Scope::All).await.unwrap();
+        }
+        let dump = stage.idle(session).await;
+        assert_eq!(user_texts(&dump), ["go"], "{input}");
+        assert_eq!(stage.count(session, "session.held").await, 0);
+        assert_eq!(ran(&stage)[&free.node.owner()].0, 1);
+    }
 }
 
 /// An interrupt of a session that waits for a place takes what it was to run, and nothing admitted later.
@@ -311,6 +348,29 @@ async fn recov_15_ten_lost_leases_of_a_living_process_are_no_attempts() {
     }
     stage.until(session, "the next run", claimed).await;
     assert_eq!(stage.count(session, "execution.interrupted").await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn recov_15_a_lease_that_only_a_refused_write_tells_of_is_no_attempt() {
+    let mut stage = Stage::new(Decided::new(|_, n| match n {
+        0 => later(20_000, say("late")),
+        _ => say("done"),
+    }));
+    // Nothing is renewed meanwhile, and the node's own watch over its leases is not there yet either.
+    stage.settings.lease = Duration::from_secs(600);
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    let streams = |tail: &Tail| tail.step.is_some();
+    stage.until(session, "a request", streams).await;
+    stage.memory.restart();
+    // It hears so with its answer's commit, and not before.
+    let recovered = |tail: &Tail| {
+        assert_eq!(tail.session.attempts, 0, "{tail:?}");
+        tail.claim.is_none() && tail.session.turn.is_none()
+    };
+    stage.until(session, "the end", recovered).await;
+    assert_eq!(stage.count(session, "execution.interrupted").await, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mainstay_core::claim::{Fence, Phase};
 use mainstay_core::commit::{Append, Commit, End, Reply, Write};
+use mainstay_core::coordinator::Terminal;
 use mainstay_core::event::{Delivery, EventBody, InputContent, InterruptReason, TurnOutcome};
 use mainstay_core::history::{Ending, ItemBody};
 use mainstay_core::id::{ExecutionId, InputId, Millis, OwnerId, SessionId};
@@ -16,9 +17,9 @@ use mainstay_core::port::Store as _;
 use mainstay_core::project::RuleBroken;
 use mainstay_core::tail::{Status, Tail};
 use mainstay_test_simulation::decisions::link::Fate;
-use mainstay_test_simulation::decisions::stage::{Stage, words};
+use mainstay_test_simulation::decisions::stage::{Host, Stage, words};
 use mainstay_test_simulation::decisions::{Decided, ask, done, wait};
-use mainstay_test_simulation::plugins::{call, results, say};
+use mainstay_test_simulation::plugins::{call, last_text, results, say};
 use mainstay_test_simulation::world::{lines, prompt, user_texts};
 use mainstay_test_support::build;
 
@@ -160,8 +161,13 @@ async fn recov_14_a_session_that_settles_something_in_each_run_is_never_quaranti
 /// A session whose claim is left in the middle of a model call, written commit by commit. `end` is how
 /// the run that held it ended; `resumed` whether recovery had started that run.
 async fn left_behind(stage: &Stage, resumed: bool, end: Option<End>) -> SessionId {
+    left_behind_at(stage, "go", resumed, end).await
+}
+
+/// The same, of a prompt with this text.
+async fn left_behind_at(stage: &Stage, text: &str, resumed: bool, end: Option<End>) -> SessionId {
     let session = stage.create("default").await;
-    let input = stage.prompt(session, "go").await;
+    let input = stage.prompt(session, text).await;
     let (execution, owner) = (ExecutionId::new(), OwnerId::new());
     let claim = Write::Claim {
         execution,
@@ -327,6 +333,61 @@ async fn recov_17_a_run_that_a_recovery_owed_is_its_run_after_another_kill_too()
             running.len() <= 1,
             "two that crashed a recovery run at once"
         );
+    }
+}
+
+/// A host that resumes one session at a time, and one that is resumed: its model calls a tool where
+/// `settles`, and never answers after that.
+async fn one_is_resumed(suspect: bool, settles: bool) -> (Stage, Host) {
+    let mut stage = Stage::new(Decided::new(move |request, _| {
+        match (last_text(request).as_str(), results(request)) {
+            ("long", 0) if settles => call(&[("c", "look", "{}")]),
+            ("long", _) | (_, 1..) => later(FOR_EVER_MS, say("never")),
+            _ => say("done"),
+        }
+    }));
+    stage.settings.resume_concurrency = 1;
+    let long = left_behind_at(&stage, "long", suspect, None).await;
+    stage.memory.restart();
+    let host = stage.start();
+    let resumed = |tail: &Tail| tail.claim.as_ref().is_some_and(|claim| claim.resumed);
+    stage.until(long, "its run", resumed).await;
+    (stage, host)
+}
+
+#[tokio::test(start_paused = true)]
+async fn recov_17_a_client_waits_for_no_turn_among_what_is_resumed() {
+    for suspect in [false, true] {
+        let (stage, host) = one_is_resumed(suspect, false).await;
+        let mut sessions = Vec::new();
+        for _ in 0..4 {
+            sessions.push(left_behind(&stage, suspect, None).await);
+        }
+        tokio::time::sleep(HOUR).await;
+        for session in &sessions {
+            let tail = stage.tail(*session).await;
+            assert!(tail.claim.is_none() && tail.is_runnable(), "{tail:?}");
+        }
+        host.prompt(sessions[0], "more").await;
+        host.node.resume(sessions[1]).await.unwrap();
+        let run = host.node.run(sessions[2], None).await.unwrap();
+        assert_eq!(run.terminal, Some(Terminal::Succeeded));
+        for session in &sessions[..3] {
+            stage.idle(*session).await;
+        }
+        let last = stage.tail(sessions[3]).await;
+        assert!(last.claim.is_none() && last.is_runnable(), "{last:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recov_17_a_session_that_has_settled_something_lets_the_next_be_resumed() {
+    for suspect in [false, true] {
+        let (stage, host) = one_is_resumed(suspect, true).await;
+        let next = left_behind(&stage, suspect, None).await;
+        let dump = stage.idle(next).await;
+        assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
+        drop(host);
     }
 }
 

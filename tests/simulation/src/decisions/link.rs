@@ -21,6 +21,8 @@ pub enum Fate {
     DieBefore,
     /// The store has it, and the process dies before it hears so.
     DieAfter,
+    /// The store has it, and the process hears so once the permit is there.
+    HearsLater(Arc<Notify>),
     /// The store is not asked.
     Refuse(Refused),
 }
@@ -133,12 +135,14 @@ impl Delegate for Link {
         match fate {
             Fate::Refuse(refused) => return Err(refused.into()),
             Fate::DieBefore => self.die(),
-            Fate::Pass | Fate::DieAfter => {}
+            Fate::Pass | Fate::DieAfter | Fate::HearsLater(_) => {}
         }
         self.alive().await;
         let committed = self.store.commit(commit).await;
-        if matches!(fate, Fate::DieAfter) {
-            self.die();
+        match fate {
+            Fate::DieAfter => self.die(),
+            Fate::HearsLater(permit) => permit.notified().await,
+            _ => {}
         }
         self.alive().await;
         committed

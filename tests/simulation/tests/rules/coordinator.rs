@@ -5,13 +5,18 @@ use std::time::Duration;
 
 use mainstay_core::commit::Write;
 use mainstay_core::coordinator::Terminal;
-use mainstay_core::event::EventBody;
+use mainstay_core::event::{EventBody, TurnOutcome};
 use mainstay_core::model::{Failure, FailureClass};
 use mainstay_core::plugin::ModelEvent;
-use mainstay_core::tail::{Scope, Status};
+use mainstay_core::port::StoreError;
+use mainstay_core::tail::{Scope, Status, Tail};
 use mainstay_test_simulation::crash::Point;
+use mainstay_test_simulation::decisions::Decided;
+use mainstay_test_simulation::decisions::link::Fate;
+use mainstay_test_simulation::decisions::stage::{Host, Stage};
 use mainstay_test_simulation::plugins::{Scripted, events, say};
 use mainstay_test_simulation::world::{World, user_texts};
+use tokio::sync::Notify;
 
 use super::{ends, later, one_call};
 
@@ -94,6 +99,70 @@ async fn coord_5_a_run_in_the_cleanup_gets_the_successors_outcome() {
         .map(|e| e.data["reason"].clone())
         .collect();
     assert_eq!(reasons, ["user"]);
+}
+
+/// A model whose answer takes a while, and a host that hears of its interrupts and cancels late.
+fn hears_late(permit: &Arc<Notify>) -> (Stage, Host) {
+    let stage = Stage::new(Decided::new(|_, _| later(500, say("ok"))));
+    let permit = Arc::clone(permit);
+    let host = stage.start_with(Box::new(move |commit, _| match commit.write {
+        Write::Interrupt { .. } => Fate::HearsLater(Arc::clone(&permit)),
+        _ => Fate::Pass,
+    }));
+    (stage, host)
+}
+
+fn in_flight(tail: &Tail) -> bool {
+    tail.claim.is_some() && tail.step.is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn coord_6_an_interrupt_stops_no_execution_that_began_after_it() {
+    for running in [false, true] {
+        let permit = Arc::new(Notify::new());
+        let (stage, host) = hears_late(&permit);
+        let session = stage.create("default").await;
+        if running {
+            host.prompt(session, "one").await;
+            stage.until(session, "a request", in_flight).await;
+        }
+        let node = Arc::clone(&host.node);
+        let interrupt = tokio::spawn(async move { node.interrupt(session).await });
+        let asked = || {
+            let mut log = stage.memory.log().into_iter();
+            log.any(|logged| matches!(logged.commit.write, Write::Interrupt { .. }))
+        };
+        stage.when("the interrupt", asked).await;
+        // The loop has found its mark by then, or the execution itself.
+        stage.over(session).await;
+        host.prompt(session, "two").await;
+        stage.until(session, "a request", in_flight).await;
+        permit.notify_one();
+        assert_eq!(interrupt.await.unwrap().unwrap(), running);
+        let dump = stage.idle(session).await;
+        assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
+        let stopped = stage.count(session, "execution.interrupted").await;
+        assert_eq!(stopped, usize::from(running));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_claim_the_store_does_not_take_says_so_and_runs_later() {
+    let stage = Stage::new(Decided::new(|_, _| say("ok")));
+    let host = stage.start();
+    let session = stage.create("default").await;
+    stage.prompt(session, "go").await;
+    stage
+        .memory
+        .fail_when(|commit| matches!(commit.write, Write::Claim { .. }));
+    let run = host.node.run(session, None).await;
+    assert!(
+        matches!(run, Err(StoreError::Unavailable { .. })),
+        "{run:?}"
+    );
+    stage.memory.heal();
+    let dump = stage.idle(session).await;
+    assert_eq!(user_texts(&dump), ["go"]);
 }
 
 #[tokio::test]
