@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use mainstay_core::commit::{Refused, Write};
+use mainstay_core::commit::{Refused, Reply, Write};
 use mainstay_core::event::{Delivery, EventBody};
 use mainstay_core::history::Approval;
 use mainstay_core::id::{InputId, SessionId};
@@ -174,6 +174,49 @@ async fn store_5_commits_share_an_fsync() {
         let dump = h.dump(session).await;
         assert_eq!(dump.items.len(), usize::from(session != lost));
     }
+}
+
+#[tokio::test]
+async fn store_5_a_retry_in_the_group_of_the_first_is_answered_like_it() {
+    let (h, store, dir) = file(|_| {}).await;
+    let (session, fence, input) = h.claimed().await;
+    let events = [build::turn_started(), EventBody::InputPromoted { input }];
+    let turn = build::append(session, fence, events);
+    let mut forged = turn.clone();
+    let Write::Append(append) = &mut forged.write else {
+        unreachable!("it appends")
+    };
+    append.events[0].body = EventBody::TurnStarted { steps: 7 };
+    // What comes while another process holds the file up is stored together.
+    let mut other = raw(&dir.path().join("m.db")).await;
+    sqlx::query("BEGIN IMMEDIATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let release = async {
+        while store.stats().busy < 2 {
+            tokio::task::yield_now().await;
+        }
+        sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    };
+    let (held_up, first, again, forged, ()) = tokio::join!(
+        store.commit(build::create(SessionId::new())),
+        store.commit(turn.clone()),
+        store.commit(turn),
+        store.commit(forged),
+        release
+    );
+    held_up.unwrap();
+    let seq = first.unwrap().events[0].seq;
+    assert_eq!(again.unwrap().reply, Reply::Duplicate { first: seq });
+    assert!(
+        matches!(
+            forged,
+            Err(StoreError::Refused(Refused::EventConflict { seq: held, .. })) if held == seq
+        ),
+        "{forged:?}"
+    );
+    h.dump(session).await;
 }
 
 #[tokio::test]
