@@ -110,8 +110,10 @@ async fn answer(mut client: TcpStream, manner: Manner, count: &AtomicU64) -> std
         Manner::Endlessly => {
             client.write_all(head.as_bytes()).await?;
             let piece = [b' '; 16 << 10];
-            while !asks_for_head {
-                client.write_all(&piece).await?;
+            if !asks_for_head {
+                loop {
+                    client.write_all(&piece).await?;
+                }
             }
         }
     }

@@ -5,7 +5,6 @@
 //! `-- answer` or `-- epochs` asks one question alone. Both sides of each take turns, so that what else
 //! the machine does falls on both.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,8 +128,7 @@ impl Stream {
         };
         let (mut events, mut text, mut length) = (Vec::new(), String::new(), 0);
         while length < bytes {
-            let mut words = String::new();
-            let _ = write!(words, "word {} of \"many\"\n", events.len());
+            let words = format!("word {} of \"many\"\n", events.len());
             events.push(event(json!({ "content": words }), Value::Null));
             text.push_str(&words);
             length += events.last().map_or(0, Vec::len);
