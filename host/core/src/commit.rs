@@ -238,7 +238,7 @@ pub enum Refused {
     Claimed(SessionId),
     #[error(transparent)]
     NotRunnable(#[from] NotRunnable),
-    #[error("session {0} exists with another agent or title")]
+    #[error("session {0} exists with another agent, title, model or resume policy")]
     SessionConflict(SessionId),
     #[error("input {input} is held by {holder}")]
     InputConflict { input: InputId, holder: String },
@@ -261,6 +261,8 @@ pub enum Refused {
     Replay(#[from] ReplayError),
     #[error("session {0} runs or waits; interrupt it first")]
     Busy(SessionId),
+    #[error("session {0} owes another session a notice that it does not take yet")]
+    Owing(SessionId),
     #[error("session {0} has nothing behind that place")]
     NothingToRevert(SessionId),
     #[error("session {0} is not reverted")]
@@ -398,6 +400,9 @@ pub fn apply(
         write if work.tail.session.foreign.is_some() && !write.is_of_inputs() => {
             let foreign = work.tail.session.foreign.take().unwrap_or_default();
             return Err(NotRunnable::Foreign(foreign).into());
+        }
+        Write::Revert(_) | Write::ClearRevert if work.tail.session.cancelled => {
+            return Err(Refused::Cancelled(session));
         }
         Write::Revert(revert) => {
             if work.tail.claim.is_some() || work.tail.session.turn.is_some() {
@@ -930,6 +935,10 @@ fn duplicate(
             || (&held.kind, held.version) != (&kind, version)
             || !stub::is_of(held, &data)
         {
+            if terminal.is_some_and(|terminal| terminal.id == draft.id) {
+                let execution = append.fence.execution;
+                return Err(Refused::Lost { session, execution });
+            }
             return Err(Refused::EventConflict {
                 id: draft.id,
                 seq: held.seq,

@@ -254,6 +254,11 @@ impl Coordinator {
         }
     }
 
+    /// Brings what the session owes to others now.
+    pub(crate) async fn deliver(&self, session: SessionId) {
+        deliver(&self.0, session).await;
+    }
+
     /// Stops this execution, if it runs here.
     pub(crate) fn stop(&self, session: SessionId, execution: ExecutionId) {
         self.0.stop(session, execution);
@@ -852,25 +857,29 @@ async fn deliveries(inner: Arc<Inner>) {
         let each = owing.into_iter().map(|session| {
             let inner = Arc::clone(&inner);
             async move {
-                let effects = courier::deliver(&inner.shared, session).await;
-                for effect in effects {
-                    match effect {
-                        Effect::Woken(session, scope) => {
-                            let start = Start {
-                                bound: true,
-                                ..Start::default()
-                            };
-                            inner.wake(session, scope, start);
-                        }
-                        // What runs by now may have been asked for since: its mark decides.
-                        Effect::Stopped(session) => stop_marked(&inner, &[session]).await,
-                    }
-                }
+                deliver(&inner, session).await;
             }
         });
         futures::stream::iter(each)
             .for_each_concurrent(DELIVERIES, |delivery| delivery)
             .await;
+    }
+}
+
+/// Brings what one session owes.
+async fn deliver(inner: &Arc<Inner>, session: SessionId) {
+    for effect in courier::deliver(&inner.shared, session).await {
+        match effect {
+            Effect::Woken(session, scope) => {
+                let start = Start {
+                    bound: true,
+                    ..Start::default()
+                };
+                inner.wake(session, scope, start);
+            }
+            // What runs by now may have been asked for since: its mark decides.
+            Effect::Stopped(session) => stop_marked(inner, &[session]).await,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::model::{Content, Part, Range};
 use crate::node::Shared;
 use crate::outbox::{self, Ended, Notice};
 use crate::port::StoreError;
-use crate::tail::{NotRunnable, Scope};
+use crate::tail::{NotRunnable, Scope, Tail};
 
 /// What a delivery means for the sessions of this node.
 pub(crate) enum Effect {
@@ -67,6 +67,17 @@ async fn bring(
             parent,
             prompt,
         } => {
+            let before = shared.store.tail(*child).await?;
+            if before.is_some_and(|tail| has_told(&tail)) {
+                // Where this is the same parent, it has its result, and this one changes nothing.
+                let error = format!(
+                    "session {child} was there before, as the child of a session under the same id that \
+                     was deleted; spawn under another key"
+                );
+                let write = report(*child, &parent.key, ChildOutcome::Failed(error));
+                let admitted = settled(shared.commit(from, write).await)?;
+                return Ok(admitted.map(|()| Effect::Woken(from, Scope::Steers)));
+            }
             create(shared, *child, agent.clone(), parent).await?;
             let write = Write::Admit {
                 input: outbox::prompt_input(*child),
@@ -94,24 +105,41 @@ async fn bring(
             Ok(Some(Effect::Stopped(*child)))
         }
         Notice::Report { parent, ended } => {
+            // Another session may be there under its id by now, which has no such child.
+            let tail = shared.store.tail(parent.session).await?;
+            if tail.is_some_and(|tail| tail.session.child(&parent.key).is_none()) {
+                return Ok(None);
+            }
             let outcome = match ended {
                 Ended::Done(through) => ChildOutcome::Done(result(shared, from, *through).await?),
                 Ended::Failed(error) => ChildOutcome::Failed(error.clone()),
                 Ended::Cancelled => ChildOutcome::Cancelled,
                 Ended::Quarantined(reason) => ChildOutcome::Quarantined(reason.clone()),
             };
-            let write = Write::Admit {
-                input: outbox::result_input(from),
-                delivery: Delivery::Steer,
-                content: InputContent::Child(ChildResult {
-                    key: parent.key.clone(),
-                    outcome,
-                }),
-            };
+            let write = report(from, &parent.key, outcome);
             let admitted = settled(shared.commit(parent.session, write).await)?;
             Ok(admitted.map(|()| Effect::Woken(parent.session, Scope::Steers)))
         }
     }
+}
+
+/// The child's result as its parent's input.
+fn report(child: SessionId, key: &str, outcome: ChildOutcome) -> Write {
+    Write::Admit {
+        input: outbox::result_input(child),
+        delivery: Delivery::Steer,
+        content: InputContent::Child(ChildResult {
+            key: key.into(),
+            outcome,
+        }),
+    }
+}
+
+/// Whether a child's result has been told, so that nobody will hear from it again.
+fn has_told(child: &Tail) -> bool {
+    let session = &child.session;
+    let owed = |notice: &Notice| matches!(notice, Notice::Report { .. });
+    session.reported && !session.outbox.iter().any(owed)
 }
 
 /// Makes a child, unless it is there.

@@ -370,6 +370,14 @@ impl Node {
         through: Option<Seq>,
         fork: SessionId,
     ) -> Result<Seq, StoreError> {
+        // The source may have grown since the first try.
+        if through.is_none()
+            && let Some(held) = self.shared.store.tail(fork).await?
+            && let Some(forked) = held.session.forked
+            && forked.session == source
+        {
+            return Ok(forked.through);
+        }
         let tail = self.tail(source).await?;
         let begun = edit::fork_of(&*self.shared.store, &tail, through).await?;
         let through = begun.created.forked.map_or(0, |forked| forked.through);
@@ -480,11 +488,29 @@ impl Node {
         Ok(tail.status(self.shared.store.now().await?))
     }
 
-    /// Removes a session with all its rows. False if there was none.
+    /// Removes a session with all its rows, after it was cancelled: a parent that waits for it hears so,
+    /// and the sessions below it are cancelled and stay. False if there was none.
+    ///
+    /// # Errors
+    /// [`Refused::Owing`] if another session cannot take what this one owes it; it is cancelled then.
+    ///
+    /// # Cancel safety
+    /// Dropped midway, the session may be cancelled and there, or gone; call it again.
     pub async fn delete(&self, session: SessionId) -> Result<bool, StoreError> {
-        let tail = self.shared.store.tail(session).await?;
+        let Some(mut tail) = self.shared.store.tail(session).await? else {
+            return Ok(false);
+        };
+        // What is another store's, or a newer build's, is owed by those.
+        if tail.session.is_ours() {
+            tail = self.shared.commit(session, Write::Cancel).await?.tail;
+            self.coordinator.deliver(session).await;
+            let left = self.shared.store.tail(session).await?;
+            if left.is_some_and(|tail| tail.session.is_owing()) {
+                return Err(Refused::Owing(session).into());
+            }
+        }
         let deleted = self.shared.store.delete(session).await?;
-        if let Some(claim) = tail.as_ref().and_then(|tail| tail.claim.as_ref()) {
+        if let Some(claim) = &tail.claim {
             self.coordinator.stop(session, claim.execution);
         }
         Ok(deleted)

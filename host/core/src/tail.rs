@@ -621,6 +621,12 @@ impl Session {
         self.charges.clear();
     }
 
+    /// Whether it has a parent or children that are to hear of its end.
+    #[must_use]
+    pub fn has_family(&self) -> bool {
+        (self.parent.is_some() && !self.reported) || !self.children.is_empty() || self.is_owing()
+    }
+
     /// The child of this key.
     #[must_use]
     pub fn child(&self, key: &str) -> Option<&Child> {
@@ -641,7 +647,8 @@ impl Session {
     }
 
     /// Neither another store goes on with it, nor a build that knows more of it.
-    fn is_ours(&self) -> bool {
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
         self.imported().is_none() && self.foreign.is_none()
     }
 

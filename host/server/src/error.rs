@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use mainstay_core::commit::Refused;
+use mainstay_core::config::Config;
 use mainstay_core::nodes::DrainError;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
@@ -101,6 +102,17 @@ impl Problem {
             kind,
             detail: detail.into(),
         }
+    }
+}
+
+impl Problem {
+    pub(crate) fn no_provider(provider: &str, config: &Config) -> Self {
+        let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
+        let detail = format!(
+            "There is no provider `{provider}`. Configured are: {}.",
+            known.join(", ")
+        );
+        Self::new(Kind::Invalid, detail)
     }
 }
 
@@ -227,6 +239,10 @@ impl From<Refused> for Problem {
             Refused::ApprovalAnswered { .. } => {
                 (Kind::ApprovalAnswered, "The first answer stands.")
             }
+            Refused::Owing(_) => (
+                Kind::Busy,
+                "It is cancelled. Adopt its parent or child, or run a build that knows all of it, and try again.",
+            ),
             Refused::Busy(_) => (Kind::Busy, "POST to its `interrupt` and try again."),
             Refused::NothingToRevert(_) | Refused::NotReverted(_) | Refused::NothingToFork(_) => (
                 Kind::NothingThere,

@@ -247,19 +247,20 @@ pub async fn claim_13(h: Harness) {
     assert_eq!(phase(vec![build::turn_ended()]).await.0, Phase::Safe);
 }
 
-/// A failure's terminal and the end of its claim are one commit.
+/// A failure's terminal and the end of its claim are one commit. Brought again it is found, and another
+/// is none.
 pub async fn claim_14(h: Harness) {
     let (session, fence) = h.turn().await;
-    let done = h
-        .ok(build::end(
-            session,
-            fence,
-            End::Failed {
-                error: "broken".into(),
-            },
-        ))
-        .await;
+    let failed = || {
+        let error = "broken".into();
+        build::end(session, fence, End::Failed { error })
+    };
+    let done = h.ok(failed()).await;
     assert_eq!(done.events.len(), 1);
+    let first = done.events[0].seq;
+    let again = h.ok(failed()).await;
+    assert_eq!(again.events, []);
+    assert_eq!(again.reply, Reply::Duplicate { first });
     let dump = h.dump(session).await;
     assert_eq!(dump.claim, None);
     assert_eq!(

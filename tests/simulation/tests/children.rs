@@ -1,7 +1,9 @@
 //! Trees of sessions: what a parent makes, waits for, stops and takes with it.
 
 use mainstay_core::commit::{Commit, Refused, Write};
-use mainstay_core::event::{Delivery, EventBody, InputContent, InterruptReason, TurnOutcome};
+use mainstay_core::event::{
+    Delivery, EventBody, InputContent, InterruptReason, SessionCreated, TurnOutcome,
+};
 use mainstay_core::history::{ChildOutcome, ChildResult, ItemBody};
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::{FailureClass, text_of};
@@ -191,6 +193,89 @@ async fn wait_7_the_same_key_never_makes_two_children() {
         ["you are a"]
     );
     stage.check_family(parent).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_8_the_parent_of_a_child_that_is_deleted_hears_that_it_was_cancelled() {
+    // While it runs, and before the parent waits for it.
+    for waits in [true, false] {
+        let stage = Stage::new(Decided::new(slow_children(FOR_EVER_MS)).agent(
+            "default",
+            move |n, _| match n {
+                0 => spawn(&[("a", "child")]).into(),
+                1 if !waits => wait([signal("go on")]).into(),
+                1 | 2 if n == 1 + u32::from(!waits) => wait([children(&["a"])]).into(),
+                _ => done().into(),
+            },
+        ));
+        let host = stage.start();
+        let parent = stage.create("default").await;
+        host.prompt(parent, "go").await;
+        let a = child_session(parent, "a");
+        stage.until(a, "the child to run", in_flight).await;
+        stage.waiting(parent).await;
+        assert!(host.node.delete(a).await.unwrap());
+        assert!(!exists(&stage, a).await);
+        if !waits {
+            host.send(parent, Delivery::Steer, a_signal("go on")).await;
+        }
+        let dump = stage.idle(parent).await;
+        let results = results_of(&dump);
+        assert_eq!(results.len(), 1, "{}", lines(&dump));
+        assert_eq!(results[0].outcome, ChildOutcome::Cancelled);
+        assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_9_what_stands_below_a_deleted_session_is_cancelled_and_bars_no_other() {
+    let stage = Stage::new(
+        Decided::new(slow_children(FOR_EVER_MS))
+            .agent("default", |n, _| match n {
+                0 => spawn(&[("a", "other"), ("b", "child")]).into(),
+                1 => wait([children(&["a", "b"])]).into(),
+                _ => done().into(),
+            })
+            .agent("other", |n, _| match n {
+                0 => spawn(&[("g", "child")]).into(),
+                1 => wait([children(&["g"])]).into(),
+                _ => done().into(),
+            }),
+    );
+    let host = stage.start();
+    let parent = stage.create("default").await;
+    host.prompt(parent, "go").await;
+    let (a, b) = (child_session(parent, "a"), child_session(parent, "b"));
+    let g = child_session(a, "g");
+    for running in [b, g] {
+        stage.until(running, "it to run", in_flight).await;
+    }
+    stage.waiting(parent).await;
+    assert!(host.node.delete(parent).await.unwrap());
+    for below in [a, b, g] {
+        let dump = stage.idle(below).await;
+        assert!(dump.session.unwrap().cancelled);
+    }
+
+    // Another session under that id, whose children would have the same ids.
+    let again = Write::Create(SessionCreated {
+        agent: "default".into(),
+        ..SessionCreated::default()
+    });
+    stage.write(parent, again).await.unwrap();
+    host.prompt(parent, "go").await;
+    let dump = stage.idle(parent).await;
+    let results = results_of(&dump);
+    assert_eq!(results.len(), 2, "{}", lines(&dump));
+    for result in &results {
+        assert!(
+            matches!(&result.outcome, ChildOutcome::Failed(error) if error.contains("another key")),
+            "{result:?}"
+        );
+    }
+    let row = dump.session.as_ref().unwrap();
+    assert_eq!(row.last_turn, Some(TurnOutcome::Done));
+    assert_eq!(row.outbox, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use crate::access::{self, Context, Way};
 use crate::args::Session;
 use crate::client::Told;
 use crate::command::{steer, transfer};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::follow::{Show, to_the_end};
 use crate::host::{Host, Listen};
 use crate::show;
@@ -240,6 +240,17 @@ async fn delete(context: &Context, id: SessionId) -> Result<()> {
         Way::Server(client) => client.delete(id).await?,
         Way::File(paths) => {
             let store = access::write(&paths).await?;
+            if let Ok(Some(tail)) = store.tail(id).await
+                && tail.session.is_ours()
+                && tail.session.has_family()
+            {
+                store.close().await;
+                return Err(Error::new(
+                    Code::Conflict,
+                    format!("session {id} has a parent or children, which are to hear of its end"),
+                )
+                .hint("start `mainstay serve`, and delete it through that"));
+            }
             let deleted = store.delete(id).await;
             store.close().await;
             if !deleted? {

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use mainstay_core::commit::Refused;
 use mainstay_core::event::{Delivery, InputContent};
-use mainstay_core::history::Signal;
+use mainstay_core::history::{ModelRef, Signal};
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Part;
 use mainstay_core::tail::Input;
@@ -31,6 +31,9 @@ pub(crate) async fn admit(
 ) -> Result<(StatusCode, Json<Admitted>)> {
     let input = new.id.unwrap_or_else(InputId::new);
     let content = content(&state, &new).await?;
+    if let InputContent::Configure { model } = &content {
+        is_configured(&state, session, new.id, model).await?;
+    }
     let usual = match content {
         InputContent::Prompt { .. } => Delivery::Queue,
         _ => Delivery::Steer,
@@ -46,6 +49,27 @@ pub(crate) async fn admit(
         held: admission.held,
     };
     Ok((StatusCode::ACCEPTED, Json(admitted)))
+}
+
+/// Whether the model's provider is configured. A retry is answered whatever the configuration says by
+/// now.
+async fn is_configured(
+    state: &ServerState,
+    session: SessionId,
+    input: Option<InputId>,
+    model: &ModelRef,
+) -> Result<()> {
+    let config = state.node().config().get();
+    if config.providers.contains_key(&model.provider) {
+        return Ok(());
+    }
+    if let Some(input) = input {
+        let held = state.node().store().inputs(session, true).await?;
+        if held.iter().any(|held| held.id == input) {
+            return Ok(());
+        }
+    }
+    Err(Problem::no_provider(&model.provider, &config))
 }
 
 async fn content(state: &ServerState, new: &NewInput) -> Result<InputContent> {

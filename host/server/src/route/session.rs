@@ -5,8 +5,10 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainstay_core::commit::Refused;
-use mainstay_core::event::SessionCreated;
+use mainstay_core::event::{EventBody, SessionCreated};
+use mainstay_core::history::ModelRef;
 use mainstay_core::id::{Millis, SessionId};
+use mainstay_core::policy::Resume;
 use mainstay_core::tail::Tail;
 use serde::Deserialize;
 
@@ -37,6 +39,7 @@ pub(crate) async fn create(
     let agent = new.agent.unwrap_or_else(|| AGENT.into());
     let model = new.model.map(|model| model.parse()).transpose();
     let model = model.map_err(|detail| Problem::new(Kind::Invalid, detail))?;
+    let wanted = (model.clone(), new.resume);
     let resume = state.node().config().get();
     let resume = resume.agents.get(&agent).map(|agent| agent.resume);
     let resume = resume.unwrap_or_default();
@@ -54,13 +57,7 @@ pub(crate) async fn create(
         if let Some(model) = &model
             && !config.providers.contains_key(&model.provider)
         {
-            let known: Vec<&str> = config.providers.keys().map(String::as_str).collect();
-            let detail = format!(
-                "There is no provider `{}`. Configured are: {}.",
-                model.provider,
-                known.join(", ")
-            );
-            return Err(Problem::new(Kind::Invalid, detail));
+            return Err(Problem::no_provider(&model.provider, &config));
         }
     }
     let existed = state
@@ -76,6 +73,9 @@ pub(crate) async fn create(
             },
         )
         .await?;
+    if existed {
+        is_as_created(&state, id, &wanted).await?;
+    }
     let session = find(&state, id).await?;
     let status = if existed {
         StatusCode::OK
@@ -88,6 +88,24 @@ pub(crate) async fn create(
         Json(session),
     )
         .into_response())
+}
+
+/// Whether a held session was created with this model, and with this policy where one is named: of
+/// another, the configuration may say something else by now.
+async fn is_as_created(
+    state: &ServerState,
+    id: SessionId,
+    (model, resume): &(Option<ModelRef>, Option<Resume>),
+) -> Result<()> {
+    let first = state.node().store().events(id, 0, 1).await?;
+    let first = first.and_then(|(records, _)| records.first()?.decode().ok());
+    let Some(EventBody::SessionCreated(created)) = first.map(|event| event.body) else {
+        return Err(Refused::NotFound(id).into());
+    };
+    if created.model != *model || resume.is_some_and(|resume| resume != created.resume) {
+        return Err(Refused::SessionConflict(id).into());
+    }
+    Ok(())
 }
 
 pub(crate) async fn list(

@@ -117,6 +117,30 @@ async fn edit_4_a_fork_has_the_messages_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn edit_4_a_fork_of_all_that_is_asked_for_again_is_the_first_one() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a"]).await;
+    let other = chat(&world, &process, &["x"]).await;
+    let fork = SessionId::new();
+    let first = process.node.fork(session, None, fork).await.unwrap();
+    process.prompt(session, "b").await;
+    world.idle(session).await;
+    let before = world.dump(fork).await;
+    assert_eq!(process.node.fork(session, None, fork).await.unwrap(), first);
+    assert_eq!(world.dump(fork).await, before);
+    // Of another source, or through another place, it is another fork.
+    let conflict = Refused::SessionConflict(fork);
+    assert_eq!(
+        refused(process.node.fork(other, None, fork).await),
+        conflict
+    );
+    let end = world.dump(session).await.events.len() as u64;
+    let through = process.node.fork(session, Some(end), fork).await;
+    assert_eq!(refused(through), conflict);
+}
+
+#[tokio::test]
 async fn edit_5_a_fork_in_the_middle_of_a_step_holds_settled_steps_only() {
     // The first step is settled, the second runs.
     let world = World::new(Scripted::new(|request, _| match results(request) {

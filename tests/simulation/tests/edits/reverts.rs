@@ -158,6 +158,25 @@ async fn edit_3_revert_and_admission_take_effect_in_one_commit() {
 }
 
 #[tokio::test]
+async fn edit_2_a_cancelled_session_takes_no_revert_and_can_be_forked() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a", "b"]).await;
+    let items = world.dump(session).await.items;
+    process.node.revert(session, items[2].seq).await.unwrap();
+    process.node.cancel(session).await.unwrap();
+    let before = world.dump(session).await;
+    let cancelled = Refused::Cancelled(session);
+    let again = process.node.revert(session, items[1].seq).await;
+    assert_eq!(refused(again), cancelled);
+    assert_eq!(refused(process.node.clear_revert(session).await), cancelled);
+    assert_eq!(world.dump(session).await, before);
+    let fork = SessionId::new();
+    process.node.fork(session, None, fork).await.unwrap();
+    assert_eq!(texts(&shown(&world, fork).await), ["a", "to a"]);
+}
+
+#[tokio::test]
 async fn edit_3_a_running_session_is_busy() {
     let world = World::new(one_call("act"));
     let gate = world.plugins.hold("act");

@@ -7,18 +7,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use mainstay_core::BoxError;
-use mainstay_core::access::Access;
 use mainstay_core::config::{Settings, SharedConfig};
 use mainstay_core::node::{Node, Ports};
-use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Scan, Store, StoreError, SystemClock};
-use mainstay_server::wire::{Collect, Collected, Health, HealthStatus, Plugin};
-use mainstay_server::{Collector, Options, PluginAdmin, PluginError, ServerState, router};
+use mainstay_server::Options;
+use mainstay_server::wire::{Health, HealthStatus};
 use mainstay_test_simulation::plugins::{Scripted, say};
 use mainstay_test_support::MemoryStore;
 use mainstay_test_support::delegate::{Delegate, Delegating};
 use tower::ServiceExt as _;
+
+use super::app;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_millis(300);
@@ -40,47 +39,6 @@ impl Delegate for Stuck {
             std::future::pending::<()>().await;
         }
         self.memory.scan_within(limit, places).await
-    }
-}
-
-/// Nothing here loads plugins or collects.
-struct Nobody;
-
-#[async_trait]
-impl PluginAdmin for Nobody {
-    async fn install(&self, _: Vec<u8>, _: Option<String>) -> Result<Plugin, PluginError> {
-        unreachable!()
-    }
-
-    async fn load(&self, _: &str, _: Option<String>) -> Result<Plugin, PluginError> {
-        unreachable!()
-    }
-
-    async fn inspect(&self, _: Vec<u8>) -> Result<PluginInfo, PluginError> {
-        unreachable!()
-    }
-
-    async fn list(&self) -> Result<Vec<Plugin>, PluginError> {
-        unreachable!()
-    }
-
-    async fn access(&self) -> Result<Vec<Access>, PluginError> {
-        unreachable!()
-    }
-
-    async fn remove(&self, _: Kind, _: &str) -> Result<(), PluginError> {
-        unreachable!()
-    }
-
-    async fn alias(&self, _: Kind, _: &str, _: &str) -> Result<Plugin, PluginError> {
-        unreachable!()
-    }
-}
-
-#[async_trait]
-impl Collector for Nobody {
-    async fn collect(&self, _: Collect) -> Result<Collected, BoxError> {
-        unreachable!()
     }
 }
 
@@ -134,12 +92,7 @@ async fn api_11_a_recovery_loop_that_stands_still_makes_the_health_bad() {
         lag_limit: LIMIT,
         ..Options::default()
     };
-    let app = router(ServerState::new(
-        node,
-        Arc::new(Nobody),
-        Arc::new(Nobody),
-        options,
-    ));
+    let app = app(node, options);
 
     let (status, well) = until(&app, |health| health.status == HealthStatus::Ok).await;
     assert_eq!((status, well.detail), (StatusCode::OK, None));
