@@ -247,6 +247,13 @@ impl Coordinator {
         }
     }
 
+    /// An interrupt or cancel is about to be written: a turn that was forced before it does not begin.
+    pub(crate) fn interrupting(&self, session: SessionId) {
+        if let Some(slot) = self.0.slots().get_mut(&session) {
+            slot.forced = None;
+        }
+    }
+
     /// An interrupt or cancel is durable: stop the execution that bears its mark, if it runs here.
     pub(crate) fn interrupted(&self, tail: &Tail) {
         if let Some(claim) = tail.claim.as_ref().filter(|claim| claim.interrupt) {

@@ -105,9 +105,13 @@ async fn bring(
             Ok(Some(Effect::Stopped(*child)))
         }
         Notice::Report { parent, ended } => {
-            // Another session may be there under its id by now, which has no such child.
+            // Another session may be there under its id by now, which did not make this one.
             let tail = shared.store.tail(parent.session).await?;
-            if tail.is_some_and(|tail| tail.session.child(&parent.key).is_none()) {
+            let stranger = |tail: &Tail| {
+                tail.session.imported().is_none() && tail.session.child(&parent.key).is_none()
+            };
+            let made = from == outbox::child_session(parent.session, &parent.key);
+            if made && tail.is_some_and(|tail| stranger(&tail)) {
                 return Ok(None);
             }
             let outcome = match ended {

@@ -283,6 +283,7 @@ impl Node {
             cause: None,
             and_continue,
         };
+        self.coordinator.interrupting(session);
         let committed = self.shared.commit(session, write).await?;
         self.coordinator.interrupted(&committed.tail);
         if and_continue && committed.tail.inputs.iter().any(|input| input.intent) {
@@ -303,6 +304,7 @@ impl Node {
     /// # Cancel safety
     /// Dropped midway, the mark may be there; the same call again changes nothing more.
     pub async fn cancel(&self, session: SessionId) -> Result<bool, StoreError> {
+        self.coordinator.interrupting(session);
         let committed = self.shared.commit(session, Write::Cancel).await?;
         self.coordinator.interrupted(&committed.tail);
         Ok(matches!(

@@ -157,10 +157,18 @@ async fn a_session_is_interrupted_while_it_waits_for_a_place() {
     host.prompt(first, "go").await;
     told(&stage, host.node.owner(), |row, _| row.load == 1).await;
     host.prompt(second, "not this").await;
-    host.node.interrupt(second).await.unwrap();
+    let forced = stage.create("default").await;
+    let mut run = Box::pin(host.node.run(forced, Some(3)));
+    assert!(futures::poll!(&mut run).is_pending(), "it waits");
+    for session in [second, forced] {
+        host.node.interrupt(session).await.unwrap();
+    }
     stage.idle(first).await;
     stage.idle(second).await;
-    assert_eq!(stage.count(second, "execution.started").await, 0);
+    assert!(!run.await.unwrap().ran);
+    for session in [second, forced] {
+        assert_eq!(stage.count(session, "execution.started").await, 0);
+    }
     host.prompt(first, "again").await;
     host.steer(second, "but this").await;
     stage.idle(first).await;
