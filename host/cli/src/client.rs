@@ -28,6 +28,9 @@ pub(crate) struct Client {
     token: Option<String>,
 }
 
+/// How long a server may say nothing. A stream has a sign of life every 15 s.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a stream tells.
 #[derive(Debug)]
 pub(crate) enum Told {
@@ -153,14 +156,14 @@ impl Client {
     /// A session as JSON lines, as they come.
     pub(crate) async fn export(&self, id: SessionId) -> Result<Response> {
         let path = format!("/sessions/{id}/export");
-        self.answer(self.request(Method::GET, &path)).await
+        self.answer(self.lasting(Method::GET, &path)).await
     }
 
     /// Sends an export.
     pub(crate) async fn import(&self, body: reqwest::Body, lenient: bool) -> Result<Imported> {
         let path = format!("/imports?lenient={lenient}");
         let request = self
-            .request(Method::POST, &path)
+            .lasting(Method::POST, &path)
             .header("content-type", "application/jsonl")
             .body(body);
         self.parse(self.answer(request).await?).await
@@ -195,7 +198,8 @@ impl Client {
 
     /// Waits until the session has nothing to do.
     pub(crate) async fn idle(&self, id: SessionId) -> Result<Session> {
-        self.get(&format!("/sessions/{id}/idle")).await
+        let request = self.lasting(Method::GET, &format!("/sessions/{id}/idle"));
+        self.parse(self.answer(request).await?).await
     }
 
     /// The newest items of a session's history, newest first.
@@ -235,7 +239,7 @@ impl Client {
             None => "/plugins".into(),
         };
         let request = self
-            .request(Method::POST, &path)
+            .lasting(Method::POST, &path)
             .header("content-type", "application/wasm")
             .body(bytes);
         self.parse(self.answer(request).await?).await
@@ -247,7 +251,7 @@ impl Client {
             reference: reference.into(),
             alias: alias.map(str::to_owned),
         };
-        self.json(self.request(Method::POST, "/plugins"), Some(&new))
+        self.json(self.lasting(Method::POST, "/plugins"), Some(&new))
             .await
     }
 
@@ -269,7 +273,7 @@ impl Client {
 
     /// Removes what nothing needs, or tells what would go.
     pub(crate) async fn collect(&self, ask: &Collect) -> Result<Collected> {
-        self.json(self.request(Method::POST, "/gc"), Some(ask))
+        self.json(self.lasting(Method::POST, "/gc"), Some(ask))
             .await
     }
 
@@ -287,7 +291,13 @@ impl Client {
         Ok(follow)
     }
 
+    /// What is answered at once.
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.lasting(method, path).timeout(PATIENCE)
+    }
+
+    /// What may take as long as it takes.
+    fn lasting(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}/v1{path}", self.base));
         match &self.token {
             Some(token) => request.bearer_auth(token),
@@ -345,7 +355,19 @@ impl Client {
         })
     }
 
+    fn silent(&self) -> Error {
+        Error::new(
+            Code::Unavailable,
+            format!("the server at {} does not answer", self.base),
+        )
+        .cause(format!("it has said nothing for {} s", PATIENCE.as_secs()))
+        .hint("see whether that process is stopped, or its machine overloaded")
+    }
+
     fn unreachable(&self, error: &reqwest::Error) -> Error {
+        if error.is_timeout() && !error.is_connect() {
+            return self.silent();
+        }
         Error::new(
             Code::Unavailable,
             format!("the server at {} cannot be reached", self.base),
@@ -443,11 +465,12 @@ impl Follow {
     async fn connect(&mut self) -> Result<()> {
         let request = self
             .client
-            .request(Method::GET, &format!("/sessions/{}/events", self.session))
+            .lasting(Method::GET, &format!("/sessions/{}/events", self.session))
             .header("accept", "text/event-stream")
             .header("last-event-id", self.after.to_string());
         self.parser = Parser::default();
-        self.response = Some(self.client.answer(request).await?);
+        let answer = tokio::time::timeout(PATIENCE, self.client.answer(request)).await;
+        self.response = Some(answer.unwrap_or_else(|_| Err(self.client.silent()))?);
         Ok(())
     }
 
@@ -465,12 +488,13 @@ impl Follow {
                 return Ok(Some(told));
             }
             if let Some(response) = &mut self.response {
-                match response.chunk().await {
-                    Ok(Some(bytes)) => {
+                match tokio::time::timeout(PATIENCE, response.chunk()).await {
+                    Ok(Ok(Some(bytes))) => {
                         self.parser.feed(&bytes, &mut self.told);
                         continue;
                     }
-                    Ok(None) | Err(_) => self.response = None,
+                    Ok(Ok(None) | Err(_)) => self.response = None,
+                    Err(_) => return Err(self.client.silent()),
                 }
             }
             match self.connect().await {

@@ -263,6 +263,10 @@ impl Loaded {
         }
         agent.system_prompt = table.system_prompt.or(agent.system_prompt);
         agent.options = table.options.as_ref().map(json).or(agent.options);
+        if table.steps == Some(0) {
+            let cause = format!("the agent `{name}` may take no step: `steps` is at least 1");
+            return Err(text.wrong(None, cause));
+        }
         agent.steps = table.steps.unwrap_or(agent.steps);
         agent.tokens = table.tokens.or(agent.tokens);
         agent.cost = table.cost.map(|cost| cost.0).or(agent.cost);

@@ -216,6 +216,9 @@ impl ToolboxEntry {
     }
 }
 
+/// A renewal has to come through in a part of it, whatever else the machine does.
+const SHORTEST_LEASE: Duration = Duration::from_millis(500);
+
 impl NodeTable {
     /// # Errors
     /// Times that contradict each other.
@@ -238,12 +241,22 @@ impl NodeTable {
         set(&mut settings.timeouts.idle, self.model_idle);
         set(&mut settings.timeouts.total, self.model_total);
         settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
-        settings.max_tries = self.max_tries.unwrap_or(settings.max_tries).max(1);
-        settings.capacity = self.capacity.unwrap_or(settings.capacity).max(1);
-        settings.resume_concurrency = self
-            .resume_concurrency
-            .unwrap_or(settings.resume_concurrency)
-            .max(1);
+        settings.max_tries = self.max_tries.unwrap_or(settings.max_tries);
+        settings.capacity = self.capacity.unwrap_or(settings.capacity);
+        settings.resume_concurrency =
+            self.resume_concurrency.unwrap_or(settings.resume_concurrency);
+        for (name, is_zero) in [
+            ("max-tries", settings.max_tries == 0),
+            ("capacity", settings.capacity == 0),
+            ("resume-concurrency", settings.resume_concurrency == 0),
+        ] {
+            if is_zero {
+                return Err(format!("`{name}` must be at least 1"));
+            }
+        }
+        if settings.lease < SHORTEST_LEASE {
+            return Err("`lease` must be at least 500ms: a shorter one runs out by itself".into());
+        }
         if settings.poll_every.is_zero() || settings.renew_every.is_zero() {
             return Err("`poll-every` and `renew-every` must not be zero".into());
         }

@@ -102,13 +102,26 @@ fn an_unknown_provider_is_told_with_line_and_nearest_name() {
 }
 
 #[test]
-fn times_that_contradict_each_other_are_refused() {
+fn numbers_that_make_no_sense_and_times_that_contradict_each_other_are_refused() {
     check(
         "[node]\nrenew-every = \"29s\"\n",
         "mainstay.toml",
         "shorter than `lease`",
         None,
     );
+    for (table, cause) in [
+        ("[node]\nlease = \"0s\"\n", "`lease` must be at least"),
+        ("[node]\nlease = \"1ms\"\n", "`lease` must be at least"),
+        ("[node]\ncapacity = 0\n", "`capacity` must be at least 1"),
+        ("[node]\nmax-tries = 0\n", "`max-tries` must be at least 1"),
+        (
+            "[node]\nresume-concurrency = 0\n",
+            "`resume-concurrency` must be at least 1",
+        ),
+        ("[agents.a]\nsteps = 0\n", "the agent `a` may take no step"),
+    ] {
+        check(table, "mainstay.toml", cause, None);
+    }
     let loaded = read("[node]\nlease = \"6s\"\nmax-attempts = 5\n").expect("right");
     assert_eq!(loaded.settings.renew_every, Duration::from_secs(2));
     assert_eq!(loaded.settings.max_attempts, 5);
