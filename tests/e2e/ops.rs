@@ -693,6 +693,24 @@ async fn ops_3_a_damaged_file_and_a_changed_schema_are_told() {
     let report = specimen.place.healthy(&file).await;
     assert_eq!(report["not_compared"], 1);
 
+    // A component whose bytes are no longer those that its digest names.
+    let (file, mut conn) = specimen.copy("component").await;
+    let digest = text(&mut conn, "SELECT min(digest) FROM plugin").await;
+    sql(
+        &mut conn,
+        "UPDATE plugin SET bytes = CAST(bytes || x'00' AS BLOB)
+          WHERE digest = (SELECT min(digest) FROM plugin)",
+    )
+    .await;
+    conn.close().await.unwrap();
+    let (code, report) = specimen.place.doctor(&file).await;
+    assert_eq!(code, DAMAGED, "{report:#}");
+    let told = report["problems"].to_string();
+    assert!(
+        told.contains(&digest) && told.contains("install it again"),
+        "{told}"
+    );
+
     // An index that does not agree with its table.
     let (file, mut conn) = specimen.copy("index").await;
     sql(

@@ -12,6 +12,28 @@ use serde::de::DeserializeOwned;
 
 use crate::value::{signed, unsigned};
 
+/// Tables that keep bytes under their digests, what a row of each is, and what to do about one that is
+/// damaged. The query gives the next row behind a digest.
+pub(crate) const KEPT: [(&str, &str, &str); 2] = [
+    (
+        "SELECT digest, bytes FROM plugin WHERE digest > $1 ORDER BY digest LIMIT 1",
+        "component",
+        "install it again",
+    ),
+    (
+        "SELECT digest, bytes FROM blob WHERE digest > $1 ORDER BY digest LIMIT 1",
+        "blob",
+        "what refers to it cannot be read",
+    ),
+];
+
+/// What is wrong with bytes that are kept under a digest.
+pub(crate) fn damage(digest: &str, bytes: &[u8], what: &str, advice: &str) -> Option<String> {
+    let found = mainstay_core::id::digest(bytes);
+    (found != digest)
+        .then(|| format!("{what} {digest} is damaged: its bytes are {found}; {advice}"))
+}
+
 /// Execution, owner, expiry and value. An expiry of `None` is not compared.
 pub(crate) type ClaimColumns = (String, String, Option<i64>, String);
 /// When it was created and updated, head, open step, whether it is runnable, whether it is due, and the

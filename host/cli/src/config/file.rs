@@ -243,8 +243,9 @@ impl NodeTable {
         settings.max_attempts = self.max_attempts.unwrap_or(settings.max_attempts);
         settings.max_tries = self.max_tries.unwrap_or(settings.max_tries);
         settings.capacity = self.capacity.unwrap_or(settings.capacity);
-        settings.resume_concurrency =
-            self.resume_concurrency.unwrap_or(settings.resume_concurrency);
+        settings.resume_concurrency = self
+            .resume_concurrency
+            .unwrap_or(settings.resume_concurrency);
         for (name, is_zero) in [
             ("max-tries", settings.max_tries == 0),
             ("capacity", settings.capacity == 0),

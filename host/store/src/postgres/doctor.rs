@@ -17,7 +17,9 @@ use super::PostgresStore;
 use super::migrate;
 use super::read;
 use super::statement::Statement;
-use crate::examine::{CallColumns, ExecutionColumns, InputColumns, ItemColumns, Rows, StepColumns};
+use crate::examine::{
+    CallColumns, ExecutionColumns, InputColumns, ItemColumns, KEPT, Rows, StepColumns, damage,
+};
 use crate::sqlite::doctor::Report;
 use crate::value::{ReadError, unsigned};
 
@@ -55,6 +57,17 @@ impl PostgresStore {
             if !migrate::is_known(version, row.try_get(1).map_err(failed)?) {
                 let told = format!("migration {version} is not the one of this build");
                 report.drift.push(told);
+            }
+        }
+        for (next, what, advice) in KEPT {
+            let mut last = String::new();
+            loop {
+                let next = Statement::new(next).bind(last.as_str());
+                let rows = self.rows(ACTION, &next).await?;
+                let Some(row) = rows.first() else { break };
+                last = row.try_get(0).map_err(failed)?;
+                let bytes: Vec<u8> = row.try_get(1).map_err(failed)?;
+                report.problems.extend(damage(&last, &bytes, what, advice));
             }
         }
         let counted = Statement::new("SELECT count(*) FROM session");

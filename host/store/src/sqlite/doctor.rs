@@ -16,6 +16,7 @@ use sqlx::{Connection, SqliteConnection};
 
 use super::read::signed;
 use super::{MIGRATIONS, SqliteStore, schema};
+use crate::examine::{KEPT, damage};
 
 const ACTION: &str = "examine the database";
 /// Events that one transaction reads.
@@ -88,6 +89,10 @@ impl SqliteStore {
         match drift(&mut conn).await {
             Ok(drift) => report.drift = drift,
             Err(error) => note(&mut report.problems, error).map_err(failed)?,
+        }
+
+        if let Err(error) = contents(&mut conn, &mut report.problems).await {
+            note(&mut report.problems, error).map_err(failed)?;
         }
 
         let total: i64 = sqlx::query_scalar("SELECT count(*) FROM session")
@@ -175,6 +180,26 @@ async fn file(conn: &mut SqliteConnection, quick: bool) -> Result<Vec<String>, s
     let mut said: Vec<String> = sqlx::query_scalar(sql).fetch_all(conn).await?;
     said.retain(|line| line != "ok");
     Ok(said)
+}
+
+/// Holds what is kept under a digest to it.
+async fn contents(
+    conn: &mut SqliteConnection,
+    problems: &mut Vec<String>,
+) -> Result<(), sqlx::Error> {
+    for (next, what, advice) in KEPT {
+        let mut last = String::new();
+        loop {
+            let row: Option<(String, Vec<u8>)> = sqlx::query_as(next)
+                .bind(&last)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let Some((digest, bytes)) = row else { break };
+            problems.extend(damage(&digest, &bytes, what, advice));
+            last = digest;
+        }
+    }
+    Ok(())
 }
 
 type Piece = (String, String, Option<String>);
