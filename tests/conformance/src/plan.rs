@@ -883,7 +883,7 @@ impl Plan {
         let Action::CallModel(mut call) = build::call_model() else {
             unreachable!("it asks a model")
         };
-        if self.one_in(2) {
+        if !self.one_in(8) {
             call.own_tools.push(ToolDefinition {
                 name: OWN.into(),
                 description: String::new(),
