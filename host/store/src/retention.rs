@@ -121,6 +121,8 @@ pub(crate) fn is_idle(tail: &Tail, before: Millis) -> bool {
         && session.wait.is_none()
         && session.quarantined.is_none()
         && session.held.is_none()
+        // Its parent waits for what it will say.
+        && (session.parent.is_none() || session.reported)
 }
 
 /// How far one page of a session's events got.

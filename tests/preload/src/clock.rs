@@ -19,7 +19,7 @@ static RIGHT: AtomicI64 = AtomicI64::new(0);
 ///
 /// `time` points to what may be written, as for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+pub(crate) unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
     // SAFETY: the caller vouches for `time`.
     let answer = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) };
     if answer == 0 && matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE) {

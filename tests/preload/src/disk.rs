@@ -10,13 +10,13 @@ const LONGER: &CStr = c"MAINSTAY_TEST_FSYNC_US";
 
 /// Takes the place of the C library's.
 #[unsafe(no_mangle)]
-pub extern "C" fn fsync(file: c_int) -> c_int {
+pub(crate) extern "C" fn fsync(file: c_int) -> c_int {
     sync(libc::SYS_fsync, file)
 }
 
 /// Takes the place of the C library's.
 #[unsafe(no_mangle)]
-pub extern "C" fn fdatasync(file: c_int) -> c_int {
+pub(crate) extern "C" fn fdatasync(file: c_int) -> c_int {
     sync(libc::SYS_fdatasync, file)
 }
 
