@@ -820,7 +820,7 @@ impl Plan {
             return bodies;
         }
         if let Some((step, call)) = tail.session.open_calls.first()
-            && !self.one_in(4)
+            && !self.one_in(3)
         {
             bodies.push(EventBody::RunnerAnswered {
                 step: *step,
@@ -1011,11 +1011,11 @@ impl Plan {
     fn pieces(&mut self, step: &Step) -> Vec<Piece> {
         let n = step.calls.len() + self.below(2);
         let id = format!("c{n}");
-        match self.below(9) {
+        match self.below(11) {
             0 => vec![Piece::Text("t".into())],
             1 => vec![Piece::Reasoning("why \0".into())],
             2 => build::call_pieces(&id).into(),
-            3 | 8 => {
+            3 | 8..=10 => {
                 let mut pieces = build::call_pieces(&id);
                 if let Piece::Call { tool, .. } = &mut pieces[0] {
                     *tool = OWN.into();

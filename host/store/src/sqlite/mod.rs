@@ -13,6 +13,7 @@
 //! The store's clock is wall time as it was when the file was opened and the monotonic clock since.
 
 pub mod backup;
+mod company;
 mod direct;
 pub mod doctor;
 pub(crate) mod file;

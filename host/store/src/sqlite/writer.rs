@@ -5,7 +5,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 use mainstay_core::claim::Fence;
@@ -15,6 +15,7 @@ use mainstay_core::port::{Committed, StoreError};
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
+use super::company::{self, Company};
 use super::direct::Direct;
 use super::group::{BUSY_PAUSE, Committer, Waiting};
 use super::read::{self, signed};
@@ -58,10 +59,6 @@ pub(super) struct Writer {
 
 /// Jobs that are taken over at once.
 const TAKEN: usize = 512;
-/// How long a commit waits for others to share its fsync, where others are about to come.
-const LINGER: Duration = Duration::from_micros(50);
-/// Others are about to come for as long after a group with a commit of another session.
-const AMONG_OTHERS: Duration = Duration::from_millis(1);
 
 impl Writer {
     /// Starts to work, until the last sender is gone or the store is closed.
@@ -108,21 +105,16 @@ impl Writer {
             unchecked: &mut self.unchecked,
         };
         let mut taken = Vec::new();
-        let mut before: Option<(SessionId, Instant)> = None;
+        let mut company = Company::default();
         loop {
             committer.checkpoint();
             if self.waiting.is_empty() {
                 if self.jobs.recv_many(&mut taken, TAKEN).await == 0 {
                     return Ok(None);
                 }
-                // Whoever is alone with its commits has nobody to wait for.
-                let others = before.is_some_and(|(session, at)| {
-                    let is_other =
-                        |job: &Job| matches!(job, Job::Commit(one, _) if one.session != session);
-                    at.elapsed() < AMONG_OTHERS && taken.iter().all(is_other)
-                });
-                if others {
-                    std::thread::sleep(LINGER);
+                let until = Instant::now() + company::LONGEST;
+                while company.wanted() > taken.len() && Instant::now() < until {
+                    std::thread::sleep(company::NAP);
                     while let Ok(job) = self.jobs.try_recv() {
                         taken.push(job);
                     }
@@ -139,9 +131,8 @@ impl Writer {
             if group.is_empty() {
                 return Ok(self.waiting.pop_front());
             }
-            let last = group.last().map(|(commit, _)| commit.session);
+            company.saw(group.iter().map(|(commit, _)| commit.session));
             committer.group(group);
-            before = last.map(|session| (session, Instant::now()));
         }
     }
 
