@@ -3,7 +3,7 @@
 //! waits until some others have come, which its step hardly notices, and the disk writes once for all.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mainstay_core::id::SessionId;
 
@@ -12,35 +12,43 @@ pub(super) const LONGEST: Duration = Duration::from_millis(4);
 /// How often it looks for them.
 pub(super) const NAP: Duration = Duration::from_micros(100);
 
-/// Who has committed within this time is at work.
-const RECENT: Duration = Duration::from_millis(500);
 /// Of so many sessions at work one is waited for, up to the most.
-const EACH: usize = 8;
+const EACH: f64 = 8.0;
 const MOST: usize = 8;
-/// Groups after which those who have stopped are forgotten.
-const OFTEN: u32 = 32;
+/// What one commit weighs in the average.
+const SHARE: f64 = 1.0 / 16.0;
+/// Sessions that are remembered, about.
+const MANY: usize = 4096;
 
-/// The sessions at work.
+/// How many sessions are at work, told by how many commits there are from one of a session to its next:
+/// one, where each session has its turn alone, however short the turns are.
 #[derive(Default)]
 pub(super) struct Company {
-    seen: HashMap<SessionId, Instant>,
-    groups: u32,
+    commits: u64,
+    /// Which commit was a session's last.
+    last: HashMap<SessionId, u64>,
+    at_work: f64,
 }
 
 impl Company {
     /// A group is about to be stored.
     pub(super) fn saw(&mut self, sessions: impl Iterator<Item = SessionId>) {
-        let now = Instant::now();
-        self.seen.extend(sessions.map(|session| (session, now)));
-        self.groups += 1;
-        if self.groups.is_multiple_of(OFTEN) {
-            self.seen.retain(|_, at| now.duration_since(*at) < RECENT);
+        for session in sessions {
+            self.commits += 1;
+            if let Some(last) = self.last.insert(session, self.commits) {
+                let apart = (self.commits - last) as f64;
+                self.at_work += (apart - self.at_work) * SHARE;
+            }
+        }
+        if self.last.len() > MANY {
+            let recent = self.commits.saturating_sub(MANY as u64 / 2);
+            self.last.retain(|_, last| *last > recent);
         }
     }
 
     /// Commits that are worth waiting for.
     pub(super) fn wanted(&self) -> usize {
-        (self.seen.len() / EACH).min(MOST)
+        ((self.at_work / EACH) as usize).min(MOST)
     }
 }
 
@@ -50,17 +58,23 @@ mod tests {
 
     #[test]
     fn few_wait_for_nobody_and_many_for_some() {
-        for (at_work, wanted) in [(0, 0), (1, 0), (7, 0), (8, 1), (32, 4), (64, 8), (1000, 8)] {
+        for (at_work, wanted) in [(1, 0), (7, 0), (9, 1), (33, 4), (100, 8), (1000, 8)] {
             let mut company = Company::default();
-            company.saw((0..at_work).map(|_| SessionId::new()));
+            let sessions: Vec<_> = (0..at_work).map(|_| SessionId::new()).collect();
+            for _ in 0..100 {
+                company.saw(sessions.iter().copied());
+            }
             assert_eq!(company.wanted(), wanted, "{at_work}");
         }
-        // One that commits again and again is one.
+    }
+
+    #[test]
+    fn many_one_after_the_other_are_few() {
         let mut company = Company::default();
-        let alone = SessionId::new();
-        for _ in 0..100 {
-            company.saw(std::iter::once(alone));
+        for _ in 0..10_000 {
+            company.saw([SessionId::new(); 3].into_iter());
+            assert_eq!(company.wanted(), 0);
         }
-        assert_eq!(company.wanted(), 0);
+        assert!(company.last.len() <= MANY + 1);
     }
 }
