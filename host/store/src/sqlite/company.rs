@@ -28,11 +28,14 @@ pub(super) struct Company {
     /// Which commit was a session's last.
     last: HashMap<SessionId, u64>,
     at_work: f64,
+    /// The last group had more than one commit: others do come.
+    together: bool,
 }
 
 impl Company {
     /// A group is about to be stored.
     pub(super) fn saw(&mut self, sessions: impl Iterator<Item = SessionId>) {
+        let before = self.commits;
         for session in sessions {
             self.commits += 1;
             if let Some(last) = self.last.insert(session, self.commits) {
@@ -40,6 +43,7 @@ impl Company {
                 self.at_work += (apart - self.at_work) * SHARE;
             }
         }
+        self.together = self.commits - before > 1;
         if self.last.len() > MANY {
             let recent = self.commits.saturating_sub(MANY as u64 / 2);
             self.last.retain(|_, last| *last > recent);
@@ -48,7 +52,11 @@ impl Company {
 
     /// Commits that are worth waiting for.
     pub(super) fn wanted(&self) -> usize {
-        ((self.at_work / EACH) as usize).min(MOST)
+        if self.together {
+            ((self.at_work / EACH) as usize).min(MOST)
+        } else {
+            0
+        }
     }
 }
 
