@@ -1,6 +1,6 @@
-//! How many commits share an fsync where sessions come one after the other, each as soon as it is done
-//! with its step. Among few, nobody waits: a lone session would only lose time. Among many, a commit
-//! waits until some others have come, which its step hardly notices, and the disk writes once for all.
+//! How long a commit waits for others, to share its fsync with them. Among few sessions none waits: a lone
+//! one would only lose time. Among many, each of which commits as soon as it is done with its step, a
+//! commit waits until some others have come, which its step hardly notices.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,7 +39,8 @@ impl Company {
         for session in sessions {
             self.commits += 1;
             if let Some(last) = self.last.insert(session, self.commits) {
-                let apart = (self.commits - last) as f64;
+                // One that comes back after a long time tells no more of the others than this.
+                let apart = ((self.commits - last) as f64).min(2.0 * EACH * MOST as f64);
                 self.at_work += (apart - self.at_work) * SHARE;
             }
         }
@@ -84,5 +85,19 @@ mod tests {
             assert_eq!(company.wanted(), 0);
         }
         assert!(company.last.len() <= MANY + 1);
+    }
+
+    #[test]
+    fn one_that_was_long_away_makes_no_crowd() {
+        let mut company = Company::default();
+        let (away, here) = (SessionId::new(), [SessionId::new(), SessionId::new()]);
+        for _ in 0..50 {
+            company.saw(std::iter::once(away));
+            for _ in 0..1000 {
+                company.saw(here.into_iter());
+                // Its own fsync is waited for by nobody.
+                assert!(company.wanted() <= 1);
+            }
+        }
     }
 }
