@@ -17,7 +17,7 @@ mod value;
 pub use postgres::PostgresStore;
 pub use retention::{Retained, Retention};
 pub use sqlite::backup::{BackupError, Copied};
+pub use sqlite::direct::is_broken;
 pub use sqlite::doctor::Report;
-pub use sqlite::file::is_broken;
 pub use sqlite::gc::{Collected, Component};
 pub use sqlite::{OpenError, Options, SqliteStore, Stats};

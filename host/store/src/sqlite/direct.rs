@@ -115,6 +115,19 @@ pub(super) fn is_lasting(error: &Error) -> bool {
     )
 }
 
+/// Whether an error, or a cause of it, says that a database file is broken, and not only out of reach.
+#[must_use]
+pub fn is_broken(error: &(dyn std::error::Error + 'static)) -> bool {
+    let broken = |error: &(dyn std::error::Error + 'static)| {
+        let of_sqlx = |error: &sqlx::Error| error.as_database_error()?.code()?.parse::<i32>().ok();
+        let found = error.downcast_ref().and_then(of_sqlx);
+        let found = found.map(|code| code & 0xff);
+        let found = found.or_else(|| error.downcast_ref().and_then(code));
+        matches!(found, Some(CORRUPT | NOT_A_DATABASE))
+    };
+    std::iter::successors(Some(error), |error| error.source()).any(broken)
+}
+
 #[cfg(test)]
 mod tests {
     use rusqlite::StatementStatus;

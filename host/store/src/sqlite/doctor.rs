@@ -14,6 +14,7 @@ use mainstay_core::invariant::{Broken, Check, Findings, Invariant};
 use mainstay_core::port::StoreError;
 use sqlx::{Connection, SqliteConnection};
 
+use super::direct::is_broken;
 use super::read::signed;
 use super::{MIGRATIONS, SqliteStore, schema};
 use crate::examine::{KEPT, damage};
@@ -146,19 +147,13 @@ impl Report {
     }
 }
 
-/// SQLite's codes for a malformed file, and for one that is no database.
-const DAMAGED: [i32; 2] = [11, 26];
-
 fn is_damage(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Database(error) => error
-            .code()
-            .and_then(|code| code.parse::<i32>().ok())
-            .is_some_and(|code| DAMAGED.contains(&(code & 0xff))),
-        // A value of a kind that its column cannot hold.
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => true,
-        _ => false,
-    }
+    // A value of a kind that its column cannot hold.
+    is_broken(error)
+        || matches!(
+            error,
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
+        )
 }
 
 /// Keeps an error that says that the file is damaged; any other one is given back.

@@ -27,27 +27,6 @@ pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether an error says that a database file is broken, and not only out of reach.
-#[must_use]
-pub fn is_broken(error: &(dyn std::error::Error + 'static)) -> bool {
-    const CORRUPT: i32 = 11;
-    const NOT_A_DATABASE: i32 = 26;
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let sqlx = error.downcast_ref::<sqlx::Error>();
-        let sqlx = sqlx.and_then(|error| error.as_database_error()?.code()?.parse::<i32>().ok());
-        let direct = error.downcast_ref::<rusqlite::Error>();
-        let direct = direct.and_then(|error| Some(error.sqlite_error()?.extended_code));
-        if let Some(code) = sqlx.or(direct)
-            && matches!(code & 0xff, CORRUPT | NOT_A_DATABASE)
-        {
-            return true;
-        }
-        next = error.source();
-    }
-    false
-}
-
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {

@@ -14,7 +14,7 @@
 
 pub mod backup;
 mod company;
-mod direct;
+pub mod direct;
 pub mod doctor;
 pub(crate) mod file;
 mod foreign;
