@@ -582,6 +582,9 @@ impl Step {
         status: CallStatus,
         hosted: bool,
     ) -> Result<(), String> {
+        if matches!(self.started.action, Action::Compact(_)) {
+            return Err(format!("call {id:?} in the answer to a compaction"));
+        }
         if self.call(id).is_some() {
             return Err(format!("call id {id:?} twice in one step"));
         }

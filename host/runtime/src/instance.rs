@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_core::plugin::{CallError, GuestError, Kind, PluginInfo};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use wasmtime::component::{InstancePre, Resource, ResourceTableError};
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 
 use crate::bindings::v0_1_0::{provider, runner, toolbox};
+use crate::engine;
 use crate::host::history::{History, Unreadable};
 use crate::host::{Guest, HANDLES_MAX};
 use crate::limits::Breach;
@@ -128,16 +131,25 @@ pub(crate) struct Function {
 /// Room for what the canonical ABI takes besides the bytes that are counted afterwards.
 const LIFT_SLACK: usize = 1 << 20;
 
-/// Rounds of other tasks that a guest lets go first at a time, at most: more, and on a machine that has
-/// much to do a guest would reach its limit of time before that of CPU.
-const WAYS: u64 = 2;
+/// How many times as long as a guest has run other tasks get then, where they have so much to do. So
+/// one that computes has a ninth of a busy thread, and the more of its limit of time is waited.
+const OTHERS: u32 = 8;
+/// A round of other tasks that took no longer had next to nothing to do.
+const ROUND_MIN: Duration = Duration::from_micros(100);
 
-/// Lets other tasks have the thread of a guest that has been running for so many epochs: once around, and
-/// more often the longer it has been. On a thread that has nothing else to do it takes no time.
-async fn give_way(ticks: u64) {
-    for _ in 0..ticks.min(WAYS) {
+/// Lets other tasks have the thread of a guest that has been running for an epoch. Where there is nothing else
+/// to do it takes no time.
+async fn give_way() {
+    let mut owed = engine::TICK * OTHERS;
+    while !owed.is_zero() {
+        let left = Instant::now();
         // Behind all that the thread has to do now, which waking itself at once would not be.
         tokio::task::yield_now().await;
+        let round = left.elapsed();
+        if round < ROUND_MIN {
+            break;
+        }
+        owed = owed.saturating_sub(round);
     }
 }
 
@@ -147,8 +159,8 @@ impl Instance {
         store.limiter(|guest| &mut guest.limiter);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
-            let ticks = store.data_mut().limiter.tick()?;
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(give_way(ticks))))
+            store.data_mut().limiter.tick()?;
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(give_way())))
         });
         Self {
             store,
@@ -293,29 +305,34 @@ impl Instance {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
-    #[tokio::test]
-    async fn the_longer_a_guest_has_been_running_the_more_often_others_are_served() {
-        let served = Arc::new(AtomicU64::new(0));
-        let other = tokio::spawn({
+    /// Rounds that others get whose rounds take `each`.
+    async fn rounds(each: Duration) -> u32 {
+        let served = Arc::new(AtomicU32::new(0));
+        let others = tokio::spawn({
             let served = Arc::clone(&served);
             async move {
                 loop {
                     served.fetch_add(1, Ordering::SeqCst);
-                    tokio::task::yield_now().await;
+                    // With a yield behind it.
+                    tokio::time::advance(each).await;
                 }
             }
         });
-        let mut before = 0;
-        for (ticks, rounds) in [(1, 1), (2, 2), (3, WAYS), (100, WAYS)] {
-            give_way(ticks).await;
-            let now = served.load(Ordering::SeqCst);
-            assert_eq!(now - before, rounds, "after {ticks} epochs");
-            before = now;
-        }
-        other.abort();
+        give_way().await;
+        others.abort();
+        served.load(Ordering::SeqCst)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_computes_leaves_most_of_a_busy_thread_to_others() {
+        assert_eq!(rounds(Duration::ZERO).await, 1);
+        assert_eq!(rounds(ROUND_MIN / 2).await, 1);
+        assert_eq!(rounds(engine::TICK).await, OTHERS);
+        assert_eq!(rounds(engine::TICK / 2).await, 2 * OTHERS);
+        assert_eq!(rounds(engine::TICK * 100).await, 1);
     }
 }

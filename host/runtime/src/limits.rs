@@ -220,13 +220,13 @@ impl Limiter {
         self.ticks = 0;
     }
 
-    /// An epoch has passed while the guest was running. Gives how many have in this call.
-    pub(crate) fn tick(&mut self) -> Result<u64, Breach> {
+    /// An epoch has passed while the guest was running.
+    pub(crate) fn tick(&mut self) -> Result<(), Breach> {
         self.ticks += 1;
         if engine::TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX) > self.limits.cpu {
             return Err(Breach::cpu(self.limits.cpu));
         }
-        Ok(self.ticks)
+        Ok(())
     }
 }
 

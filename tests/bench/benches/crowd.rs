@@ -202,7 +202,8 @@ async fn dribble(mut client: TcpStream) -> std::io::Result<()> {
 /// Memory of so many decoders alone, each in the middle of an answer.
 async fn decoders(dir: &Path, count: usize) -> u64 {
     let config = RuntimeConfig {
-        instances: u32::try_from(count).expect("not so many") + 1,
+        // Some are kept for guests that answer at once.
+        instances: u32::try_from(count).expect("not so many") * 2,
         ..RuntimeConfig::new(dir)
     };
     let runtime = world::runtime(config, Arc::new(MemorySource::new()));
