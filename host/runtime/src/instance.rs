@@ -11,10 +11,10 @@ use wasmtime::component::{InstancePre, Resource, ResourceTableError};
 use wasmtime::{Engine, Store, Trap, UpdateDeadline};
 
 use crate::bindings::v0_1_0::{provider, runner, toolbox};
-use crate::engine;
 use crate::host::history::{History, Unreadable};
 use crate::host::{Guest, HANDLES_MAX};
 use crate::limits::Breach;
+use crate::way::Waited;
 
 /// A plugin in messages: `runner loop@sha256:0123456789ab`.
 #[derive(Clone, Debug)]
@@ -131,25 +131,21 @@ pub(crate) struct Function {
 /// Room for what the canonical ABI takes besides the bytes that are counted afterwards.
 const LIFT_SLACK: usize = 1 << 20;
 
-/// How many times as long as a guest has run other tasks get then, where they have so much to do. So
-/// one that computes has a ninth of a busy thread, and the more of its limit of time is waited.
-const OTHERS: u32 = 8;
-/// A round of other tasks that took no longer had next to nothing to do.
-const ROUND_MIN: Duration = Duration::from_micros(100);
-
-/// Lets other tasks have the thread of a guest that has been running for an epoch. Where there is nothing else
-/// to do it takes no time.
-async fn give_way() {
-    let mut owed = engine::TICK * OTHERS;
-    while !owed.is_zero() {
-        let left = Instant::now();
-        // Behind all that the thread has to do now, which waking itself at once would not be.
-        tokio::task::yield_now().await;
-        let round = left.elapsed();
-        if round < ROUND_MIN {
-            break;
+/// What comes of `run` in time, in which what it waits for others is not counted.
+async fn within<T>(limit: Duration, waited: &Waited, run: impl Future<Output = T>) -> Option<T> {
+    let start = Instant::now();
+    let before = waited.total();
+    let mut run = std::pin::pin!(run);
+    let mut deadline = start + limit;
+    loop {
+        if let Ok(answer) = tokio::time::timeout_at(deadline, run.as_mut()).await {
+            return Some(answer);
         }
-        owed = owed.saturating_sub(round);
+        let later = start + limit + (waited.total() - before);
+        if later <= deadline {
+            return None;
+        }
+        deadline = later;
     }
 }
 
@@ -159,8 +155,9 @@ impl Instance {
         store.limiter(|guest| &mut guest.limiter);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
-            store.data_mut().limiter.tick()?;
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(give_way())))
+            let guest = store.data_mut();
+            guest.limiter.tick()?;
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(guest.way.give())))
         });
         Self {
             store,
@@ -188,6 +185,8 @@ impl Instance {
     ) -> Result<T, Fault> {
         let guest = self.store.data_mut();
         guest.limiter.restart();
+        guest.way.restart();
+        let waited = guest.way.waited();
         guest.lines.restart(context);
         let wall = guest.limiter.limits.wall;
         // The host copies no more than this out of the guest, whatever the guest says it has.
@@ -197,11 +196,11 @@ impl Instance {
                 .saturating_mul(2)
                 .saturating_add(LIFT_SLACK),
         );
-        let answer = tokio::time::timeout(wall, run(&mut self.store)).await;
+        let answer = within(wall, &waited, run(&mut self.store)).await;
         match answer {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.failed(function, &error)),
-            Err(_) => Err(self.breach(function.name, &Breach::wall(wall))),
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) => Err(self.failed(function, &error)),
+            None => Err(self.breach(function.name, &Breach::wall(wall))),
         }
     }
 
@@ -300,39 +299,5 @@ impl Instance {
         // What is left breaks a rule of the component model: a handle that was not given, text that
         // is no UTF-8, a function of another type.
         self.lie(function, format_args!("broke the contract: {text}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::*;
-
-    /// Rounds that others get whose rounds take `each`.
-    async fn rounds(each: Duration) -> u32 {
-        let served = Arc::new(AtomicU32::new(0));
-        let others = tokio::spawn({
-            let served = Arc::clone(&served);
-            async move {
-                loop {
-                    served.fetch_add(1, Ordering::SeqCst);
-                    // With a yield behind it.
-                    tokio::time::advance(each).await;
-                }
-            }
-        });
-        give_way().await;
-        others.abort();
-        served.load(Ordering::SeqCst)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_guest_that_computes_leaves_most_of_a_busy_thread_to_others() {
-        assert_eq!(rounds(Duration::ZERO).await, 1);
-        assert_eq!(rounds(ROUND_MIN / 2).await, 1);
-        assert_eq!(rounds(engine::TICK).await, OTHERS);
-        assert_eq!(rounds(engine::TICK / 2).await, 2 * OTHERS);
-        assert_eq!(rounds(engine::TICK * 100).await, 1);
     }
 }

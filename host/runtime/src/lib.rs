@@ -16,6 +16,7 @@ mod instance;
 pub mod limits;
 pub mod registry;
 pub mod runtime;
+mod way;
 
 pub use cache::Swept;
 pub use registry::{ComponentSource, MemorySource};

@@ -10,6 +10,7 @@ use crate::bindings::v0_1_0 as wit;
 use crate::egress::Redactor;
 use crate::instance::Label;
 use crate::limits::{Limiter, Limits, Use};
+use crate::way::Way;
 
 pub(crate) mod calling;
 pub(crate) mod fetching;
@@ -24,6 +25,7 @@ pub(crate) mod wasi;
 /// The data of one instance.
 pub(crate) struct Guest {
     pub(crate) limiter: Limiter,
+    pub(crate) way: Way,
     pub(crate) table: ResourceTable,
     pub(crate) wasi: WasiCtx,
     pub(crate) lines: logging::Lines,
@@ -50,6 +52,7 @@ impl Guest {
         table.set_max_capacity(HANDLES_MAX);
         Self {
             limiter: Limiter::new(use_),
+            way: Way::default(),
             table,
             wasi,
             lines: logging::Lines::new(label, limits.logging, redactor),
