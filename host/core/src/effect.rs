@@ -77,7 +77,7 @@ impl<'e> Effect<'e> {
         let basis = &step.started.basis;
         let deadline = basis.budget.time_ms.map(|left| {
             let until = basis.now.saturating_add(left);
-            let left = until.saturating_sub(exec.shared.clock.wall());
+            let left = until.saturating_sub(exec.shared.time.now());
             tokio::time::Instant::now() + Duration::from_millis(left)
         });
         Ok(Self {

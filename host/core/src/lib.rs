@@ -47,6 +47,7 @@ pub mod state;
 mod stopwatch;
 pub mod stub;
 pub mod tail;
+mod time;
 pub mod transcript;
 mod turn;
 pub mod wait;

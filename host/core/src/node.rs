@@ -21,6 +21,7 @@ use crate::plugin::Plugins;
 use crate::port::{Clock, Committed, Store, StoreError};
 use crate::replay::{Replay, Replayed};
 use crate::tail::{Scope, Status, Tail};
+use crate::time::StoreTime;
 
 /// The ports that a node stands on.
 #[derive(Clone)]
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) plugins: Arc<dyn Plugins>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: StoreTime,
     pub(crate) config: Arc<SharedConfig>,
     pub(crate) settings: Settings,
     pub(crate) owner: OwnerId,
@@ -51,11 +53,12 @@ impl Shared {
         session: SessionId,
         write: Write,
     ) -> Result<Committed, StoreError> {
+        self.time.know(&*self.store).await;
         let committed = self
             .store
             .commit(Commit {
                 session,
-                at: self.clock.wall(),
+                at: self.time.now(),
                 write,
             })
             .await?;
@@ -140,6 +143,7 @@ impl Node {
         let shared = Arc::new(Shared {
             store: ports.store,
             plugins: ports.plugins,
+            time: StoreTime::new(Arc::clone(&ports.clock)),
             clock: ports.clock,
             config,
             settings,

@@ -70,6 +70,8 @@ pub struct Beaten {
     pub renewed: HashSet<ExecutionId>,
     /// Somebody asked this node to drain.
     pub drain: bool,
+    /// The store's time, where there was anything to say it with.
+    pub now: Option<Millis>,
 }
 
 /// The row of a node.

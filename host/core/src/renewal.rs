@@ -90,6 +90,10 @@ async fn beat(inner: &Inner, fences: Vec<Fence>, stopped: bool) -> Result<(), St
     let answer = inner.shared.store.beat(&beat).await;
     inner.healthy.store(answer.is_ok(), Ordering::SeqCst);
     let beaten = answer?;
+    if let Some(now) = beaten.now {
+        let answered = inner.shared.clock.monotonic();
+        inner.shared.time.heard(now, asked, answered);
+    }
     let mut held = inner.held();
     for fence in beat.executions {
         let Some(held) = held.get_mut(&fence.execution) else {

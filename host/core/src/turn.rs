@@ -126,7 +126,7 @@ impl Execution {
         if *self.stop.borrow() > Stop::Go {
             return Err(Halt::Stopped);
         }
-        let at = self.shared.clock.wall();
+        let at = self.shared.time.now();
         let shown = self.preview(&[], at)?;
         let here = &shown.0;
         let open = here.session.turn.is_some();
@@ -202,7 +202,7 @@ impl Execution {
             },
         };
         let error = match answer {
-            Ok(Ok(decided)) => return self.decided(decided, self.shared.clock.wall(), false).await,
+            Ok(Ok(decided)) => return self.decided(decided, self.shared.time.now(), false).await,
             Ok(Err(error)) => error.to_string(),
             Err(cause) => format!("the question to the runner broke off: {cause}"),
         };
@@ -325,7 +325,7 @@ impl Execution {
 
     /// The cleanup of an interrupt or a shutdown.
     async fn stopped(&mut self) -> Terminal {
-        let at = self.shared.clock.wall();
+        let at = self.shared.time.now();
         let Ok((here, _)) = self.preview(&[], at) else {
             return self.failed("its events do not fit its log".into()).await;
         };
@@ -397,7 +397,7 @@ impl Execution {
 
     /// The end of a turn that cannot go on, and of the execution with it.
     async fn failed(&mut self, error: String) -> Terminal {
-        let at = self.shared.clock.wall();
+        let at = self.shared.time.now();
         if self.preview(&[], at).is_err() {
             // What does not fit the log is what failed; it must not keep the failure from it.
             self.pending.clear();
@@ -449,7 +449,7 @@ impl Execution {
 
     /// Makes what is kept durable now.
     pub(crate) async fn flush(&mut self, begins: bool) -> Result<(), Halt> {
-        let at = self.shared.clock.wall();
+        let at = self.shared.time.now();
         let kind = Kind {
             begins,
             exact: false,

@@ -102,6 +102,32 @@ async fn wait_1_a_timer_fires_once_after_a_restart_and_the_runner_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn wait_1_a_timer_is_by_the_stores_clock_on_a_node_whose_own_is_wrong() {
+    const WRONG: i64 = 3 * 3600 * 1000;
+    for ahead_ms in [-WRONG, WRONG] {
+        let mut stage = Stage::new(decided().agent("default", |n, seen| match n {
+            0 => wait([Condition::Time(seen.now + 10 * MINUTE)]).into(),
+            _ => done().say("awake").into(),
+        }));
+        stage.ahead_ms = ahead_ms;
+        let host = stage.start();
+        let began = stage.now();
+        let session = stage.create("default").await;
+        host.prompt(session, "go").await;
+        let tail = stage.waiting(session).await;
+        let due = tail.session.wake_at().expect("a timer");
+        let soon = began + 10 * MINUTE..began + 11 * MINUTE;
+        assert!(soon.contains(&due), "began at {began}, due at {due}");
+        let dump = stage.idle(session).await;
+        assert!(stage.now() >= due, "it woke before its time");
+        let last = dump.events.last().expect("events");
+        let end = began..=stage.now();
+        assert!(end.contains(&last.at), "an event of {} in {end:?}", last.at);
+        host.kill();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn wait_2_ten_thousand_waiting_sessions_hold_no_claim_and_no_instance() {
     const SESSIONS: usize = 10_000;
     let stage = Stage::new(decided().agent("default", |n, _| match n {

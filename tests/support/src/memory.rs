@@ -610,7 +610,10 @@ impl Store for MemoryStore {
             .filter(|fence| fence.owner == beat.owner)
             .map(|fence| fence.execution)
             .collect();
-        let mut beaten = Beaten::default();
+        let mut beaten = Beaten {
+            now: Some(now),
+            ..Beaten::default()
+        };
         let mut state = self.up("renew claims")?;
         for rows in state.sessions.values_mut() {
             let held = rows.tail.claim.as_ref().is_some_and(|claim| {

@@ -169,7 +169,7 @@ impl Inner {
         if !wished
             || session
                 .resume
-                .holds(session, self.shared.clock.wall())
+                .holds(session, self.shared.time.now())
                 .is_none()
         {
             return false;

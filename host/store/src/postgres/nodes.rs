@@ -109,7 +109,9 @@ impl PostgresStore {
             beaten.renewed.insert(execution);
         }
         if let Some(row) = rows.first() {
-            self.clock.saw(unsigned(row.try_get(3).map_err(read)?));
+            let now = unsigned(row.try_get(3).map_err(read)?);
+            self.clock.saw(now);
+            beaten.now = Some(now);
             self.names.heard(row.try_get(5).map_err(read)?);
         }
         Ok(beaten)

@@ -858,6 +858,7 @@ impl Store for SqliteStore {
         }
         // One process owns the file, so nobody sees the one without the other.
         beaten.drain = self.node_beat(beat).await?;
+        beaten.now = Some(self.shared.now());
         Ok(beaten)
     }
 

@@ -48,6 +48,8 @@ pub struct Stage {
     pub plugins: Arc<Decided>,
     pub settings: Settings,
     pub config: Config,
+    /// How far the wall clocks of the processes are ahead of the store's clock.
+    pub ahead_ms: i64,
     clock: Arc<VirtualClock>,
 }
 
@@ -56,6 +58,22 @@ pub struct Host {
     pub node: Arc<Node>,
     pub link: Arc<Link>,
     memory: Arc<MemoryStore>,
+}
+
+/// The clocks of a process whose wall clock is wrong.
+struct Ahead {
+    real: Arc<VirtualClock>,
+    ms: i64,
+}
+
+impl Clock for Ahead {
+    fn wall(&self) -> Millis {
+        self.real.wall().saturating_add_signed(self.ms)
+    }
+
+    fn monotonic(&self) -> Millis {
+        self.real.monotonic()
+    }
 }
 
 /// How long a state is waited for, in virtual time.
@@ -69,6 +87,7 @@ impl Stage {
             memory: Arc::new(MemoryStore::new(Arc::clone(&clock) as _)),
             plugins: Arc::new(plugins),
             settings: Settings::default(),
+            ahead_ms: 0,
             config: config(&["default", "child", "other"]),
             clock,
         }
@@ -90,7 +109,10 @@ impl Stage {
         let ports = Ports {
             store: Arc::new(Delegating(Arc::clone(&link))),
             plugins: Arc::clone(&self.plugins) as _,
-            clock: Arc::clone(&self.clock) as _,
+            clock: Arc::new(Ahead {
+                real: Arc::clone(&self.clock),
+                ms: self.ahead_ms,
+            }),
         };
         let config = Arc::new(SharedConfig::new(self.config.clone()));
         Host {
