@@ -4,37 +4,40 @@
 //! looked up, and only then is a name resolved, to addresses that are judged too. Values of secrets
 //! are put in here and taken out of all that comes back.
 
+mod address;
+mod answer;
+mod grants;
+mod ledger;
+mod redact;
+mod request;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use address::Guarded;
+use answer::Body;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use grants::Wanted;
+use ledger::Ledger;
 use mainstay_core::access::{Access, Asked, Granted, GrantedSecret};
 use mainstay_core::plugin::{
-    BodyStream, Chunk, EgressError, HeaderValue, HttpAnswer, HttpRequest, Kind, PluginInfo,
-    ProviderConfig, ResponseHead, Workspace,
+    EgressError, HeaderValue, HttpAnswer, HttpRequest, Kind, PluginInfo, ProviderConfig,
+    ResponseHead, Workspace,
 };
 use mainstay_core::{BoxError, chain};
-use reqwest::header::{self, HeaderMap, HeaderName};
+use request::method;
+use reqwest::header;
 use reqwest::{Method, redirect};
 use sha2::{Digest as _, Sha256};
-use url::{Host, Url};
-
-mod address;
-mod grants;
-mod ledger;
-mod redact;
+use url::Url;
 
 pub use address::{Resolver, SystemResolver};
 pub use grants::{GrantRule, Grants, SecretSource};
 pub use redact::{MASK, Redactor, Stream};
-
-use address::{Guarded, PrivateAddress, is_public};
-use grants::Wanted;
-use ledger::Ledger;
 
 /// Bytes of media that a request refers to.
 #[async_trait]
@@ -417,325 +420,6 @@ impl Egress {
         )
         .map_err(EgressError::Denied)
     }
-
-    /// One request, no redirects. It is counted, sent or not.
-    async fn once(
-        &self,
-        sender: &Sender<'_>,
-        method: &Method,
-        url: &Url,
-        headers: &[(String, HeaderValue)],
-        body: Vec<u8>,
-    ) -> Result<reqwest::Response, EgressError> {
-        let answer = self.try_once(sender, method, url, headers, body).await;
-        let refusal = match &answer {
-            Err(error @ (EgressError::Denied(_) | EgressError::Invalid(_))) => {
-                Some(self.redactor.redact(&error.to_string()).into_owned())
-            }
-            _ => None,
-        };
-        let (kind, alias) = (sender.info.kind, sender.alias);
-        self.ledger
-            .request(kind, alias, method, url, refusal.as_deref());
-        answer
-    }
-
-    async fn try_once(
-        &self,
-        sender: &Sender<'_>,
-        method: &Method,
-        url: &Url,
-        headers: &[(String, HeaderValue)],
-        body: Vec<u8>,
-    ) -> Result<reqwest::Response, EgressError> {
-        let allowed = self.allowed(sender, method, url)?;
-        let literal = match url.host() {
-            Some(Host::Ipv4(address)) => Some(address.into()),
-            Some(Host::Ipv6(address)) => Some(address.into()),
-            _ => None,
-        };
-        if let Some(address) = literal
-            && !allowed.private
-            && !is_public(address)
-        {
-            return Err(EgressError::Denied(
-                PrivateAddress {
-                    host: host_of(url),
-                    address,
-                }
-                .to_string(),
-            ));
-        }
-        let mut headers = self.headers(sender, method, url, headers).await?;
-        let client = if allowed.private {
-            &self.private
-        } else {
-            &self.public
-        };
-        let mut to = url.clone();
-        if let Some(address) = self.redirected {
-            let host = match url.port() {
-                Some(port) => format!("{}:{port}", host_of(url)),
-                None => host_of(url),
-            };
-            let host = header::HeaderValue::from_str(&host);
-            headers.extend(host.ok().map(|host| (header::HOST, host)));
-            to = elsewhere(url, address);
-        }
-        let mut request = client.request(method.clone(), to).headers(headers);
-        if !body.is_empty() || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
-            request = request.body(body);
-        }
-        request
-            .send()
-            .await
-            .map_err(|error| self.failed(&error, url, true))
-    }
-
-    /// The headers as they leave.
-    async fn headers(
-        &self,
-        sender: &Sender<'_>,
-        method: &Method,
-        url: &Url,
-        headers: &[(String, HeaderValue)],
-    ) -> Result<HeaderMap, EgressError> {
-        let wanted = Wanted::new(method.as_str(), url).map_err(EgressError::Invalid)?;
-        let grants = self.granted(sender.info.kind, sender.alias);
-        let mut map = HeaderMap::with_capacity(headers.len());
-        for (name, value) in headers {
-            let header: HeaderName = name
-                .parse()
-                .map_err(|_| EgressError::Invalid(format!("`{name}` is no header name")))?;
-            if is_hosts_own(&header) {
-                return Err(EgressError::Invalid(format!(
-                    "header `{name}` is the host's to send; leave it out"
-                )));
-            }
-            let value = match value {
-                HeaderValue::Text(text) => header::HeaderValue::from_str(text).map_err(|_| {
-                    EgressError::Invalid(format!("the value of header `{name}` is malformed"))
-                })?,
-                HeaderValue::Secret {
-                    name: secret,
-                    prefix,
-                } => {
-                    let text = self.secret(sender, &wanted, &grants, secret).await?;
-                    let mut value = header::HeaderValue::from_str(&format!("{prefix}{text}"))
-                        .map_err(|_| {
-                            EgressError::Invalid(format!(
-                                "secret `{secret}` holds what no header can: a line break, perhaps"
-                            ))
-                        })?;
-                    value.set_sensitive(true);
-                    value
-                }
-            };
-            map.append(header, value);
-        }
-        Ok(map)
-    }
-
-    /// The value of a secret for this request.
-    async fn secret(
-        &self,
-        sender: &Sender<'_>,
-        wanted: &Wanted<'_>,
-        grants: &Grants,
-        name: &str,
-    ) -> Result<String, EgressError> {
-        let who = format!("{} `{}`", sender.info.kind, sender.alias);
-        let denied = |text: String| Err(EgressError::Denied(text));
-        let Some(rule) = sender.info.secrets.iter().find(|rule| rule.name == name) else {
-            return denied(format!(
-                "{who} does not ask for secret `{name}` in its manifest"
-            ));
-        };
-        if !grants::secret_may_go(rule, wanted, sender.base.as_ref()) {
-            return denied(format!(
-                "secret `{name}` of {who} may not go to host `{}`: the manifest names others",
-                wanted.host()
-            ));
-        }
-        let Some(source) = grants.secrets.get(name) else {
-            return denied(format!(
-                "secret `{name}` is not granted to {who}; bind it under `secrets` of this {}",
-                sender.info.kind
-            ));
-        };
-        match source.read().await {
-            Ok(value) => {
-                self.redactor.learn(&value);
-                self.ledger.secret(sender.info.kind, sender.alias, name);
-                Ok(value)
-            }
-            Err(why) => denied(format!("secret `{name}` of {who} is not set: {why}")),
-        }
-    }
-
-    /// The bytes of a body, media put in.
-    async fn body(&self, chunks: Vec<Chunk>) -> Result<Vec<u8>, EgressError> {
-        let mut body = Vec::new();
-        for chunk in chunks {
-            match chunk {
-                Chunk::Bytes(bytes) if body.is_empty() => body = bytes,
-                Chunk::Bytes(bytes) => body.extend_from_slice(&bytes),
-                Chunk::MediaBase64(digest) => {
-                    let text = STANDARD.encode(self.media(&digest).await?);
-                    body.extend_from_slice(text.as_bytes());
-                }
-                Chunk::Media(digest) => body.extend_from_slice(&self.media(&digest).await?),
-            }
-            if body.len() > self.limits.request_bytes {
-                return Err(EgressError::Invalid(format!(
-                    "the request's body is over the limit of {}",
-                    crate::limits::bytes(self.limits.request_bytes)
-                )));
-            }
-        }
-        Ok(body)
-    }
-
-    async fn media(&self, digest: &str) -> Result<Vec<u8>, EgressError> {
-        match self.media.get(digest).await {
-            Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(EgressError::Invalid(format!(
-                "the request refers to media {digest}, which is not stored"
-            ))),
-            Err(cause) => Err(EgressError::Unreachable(format!(
-                "media {digest} cannot be read: {}",
-                chain(cause.as_ref())
-            ))),
-        }
-    }
-
-    fn head(&self, answer: &reqwest::Response) -> ResponseHead {
-        ResponseHead {
-            status: answer.status().as_u16(),
-            headers: answer
-                .headers()
-                .iter()
-                .map(|(name, value)| {
-                    let value = String::from_utf8_lossy(value.as_bytes());
-                    (
-                        name.as_str().to_owned(),
-                        self.redactor.redact(&value).into_owned(),
-                    )
-                })
-                .collect(),
-        }
-    }
-
-    async fn whole(
-        &self,
-        mut answer: reqwest::Response,
-        url: &Url,
-    ) -> Result<(ResponseHead, Vec<u8>), EgressError> {
-        let head = self.head(&answer);
-        let mut body = Vec::new();
-        while let Some(bytes) = answer
-            .chunk()
-            .await
-            .map_err(|error| self.failed(&error, url, false))?
-        {
-            if body.len() + bytes.len() > self.limits.fetch_bytes {
-                return Err(EgressError::Stopped(format!(
-                    "the answer of `{}` is over the limit of {}",
-                    host_of(url),
-                    crate::limits::bytes(self.limits.fetch_bytes)
-                )));
-            }
-            body.extend_from_slice(&bytes);
-        }
-        Ok((head, self.redactor.redact_bytes(&body)))
-    }
-
-    /// What a failure of the client means.
-    fn failed(&self, error: &reqwest::Error, url: &Url, sending: bool) -> EgressError {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        let mut last = String::new();
-        while let Some(error) = cause {
-            if let Some(private) = error.downcast_ref::<PrivateAddress>() {
-                return EgressError::Denied(private.to_string());
-            }
-            last = error.to_string();
-            cause = error.source();
-        }
-        let host = host_of(url);
-        // The innermost cause says what happened; those around it repeat the address.
-        let last = self.redactor.redact(&last);
-        if error.is_builder() {
-            EgressError::Invalid(format!("the request to `{host}` is malformed: {last}"))
-        } else if error.is_connect() {
-            EgressError::Unreachable(format!("`{host}` cannot be reached: {last}"))
-        } else if error.is_timeout() {
-            EgressError::Stopped(format!("`{host}` did not answer in time"))
-        } else if sending {
-            EgressError::Broken(format!("`{host}` broke off before it answered: {last}"))
-        } else {
-            EgressError::Broken(format!("`{host}` broke off while it answered: {last}"))
-        }
-    }
-}
-
-/// A provider's answer as it comes in.
-struct Body {
-    host: String,
-    answer: reqwest::Response,
-    /// `None` once the last bytes have come.
-    redact: Option<Stream>,
-    ready: Vec<u8>,
-    left: usize,
-    bytes_max: usize,
-}
-
-/// What a decoder takes at once.
-const PIECE: usize = 64 << 10;
-
-#[async_trait]
-impl BodyStream for Body {
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, EgressError> {
-        loop {
-            if !self.ready.is_empty() {
-                let rest = self.ready.split_off(self.ready.len().min(PIECE));
-                return Ok(Some(std::mem::replace(&mut self.ready, rest)));
-            }
-            let Some(redact) = &mut self.redact else {
-                return Ok(None);
-            };
-            // The only place to be dropped at, and nothing has been taken yet.
-            match self.answer.chunk().await {
-                Ok(Some(bytes)) => {
-                    let Some(left) = self.left.checked_sub(bytes.len()) else {
-                        return Err(EgressError::Stopped(format!(
-                            "the answer of `{}` is over the limit of {}",
-                            self.host,
-                            crate::limits::bytes(self.bytes_max)
-                        )));
-                    };
-                    self.left = left;
-                    self.ready = redact.push(&bytes);
-                }
-                Ok(None) => {
-                    self.ready = redact.end();
-                    self.redact = None;
-                }
-                Err(error) if error.is_timeout() => {
-                    return Err(EgressError::Stopped(format!(
-                        "`{}` did not answer in time",
-                        self.host
-                    )));
-                }
-                Err(error) => {
-                    return Err(EgressError::Broken(format!(
-                        "`{}` broke off while it answered: {}",
-                        self.host,
-                        chain(&error.without_url())
-                    )));
-                }
-            }
-        }
-    }
 }
 
 fn parse(url: &str) -> Result<Url, EgressError> {
@@ -745,47 +429,8 @@ fn parse(url: &str) -> Result<Url, EgressError> {
     Ok(url)
 }
 
-fn method(method: &str) -> Result<Method, EgressError> {
-    let parsed = Method::from_bytes(method.as_bytes());
-    match parsed {
-        Ok(parsed) if parsed == Method::CONNECT => Err(EgressError::Invalid(
-            "CONNECT is no request that a plugin can send".to_owned(),
-        )),
-        Ok(parsed) if method.bytes().all(|byte| !byte.is_ascii_lowercase()) => Ok(parsed),
-        _ => Err(EgressError::Invalid(format!(
-            "`{method}` is no method in capitals"
-        ))),
-    }
-}
-
-/// The same path and query at this address, in the clear.
-fn elsewhere(url: &Url, address: SocketAddr) -> Url {
-    let mut to = url.clone();
-    // None of them fails for a URL of http or https, and there are no others here.
-    let _ = to.set_scheme("http");
-    let _ = to.set_ip_host(address.ip());
-    let _ = to.set_port(Some(address.port()));
-    to
-}
-
 fn host_of(url: &Url) -> String {
     url.host_str().unwrap_or_default().to_owned()
-}
-
-/// Headers that say how a message is carried.
-fn is_hosts_own(name: &HeaderName) -> bool {
-    [
-        header::HOST,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-        header::CONNECTION,
-        header::UPGRADE,
-        header::TE,
-        header::TRAILER,
-        header::PROXY_AUTHORIZATION,
-    ]
-    .contains(name)
-        || matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
 /// Where an answer sends its reader.
