@@ -29,6 +29,11 @@ pub(crate) struct Way {
 pub(crate) struct Waited(Arc<AtomicU64>);
 
 impl Waited {
+    fn add(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+    }
+
     pub(crate) fn total(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
@@ -57,14 +62,16 @@ impl Way {
         self.last = Some(now);
         let waited = self.waited();
         async move {
+            let since = Instant::now();
             if owed < WAIT_MIN {
                 // Behind all that its thread has to do now.
-                return tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+                return waited.add(since.elapsed());
             }
             // Before it waits: its limit of time may end meanwhile.
-            let nanos = u64::try_from(owed.as_nanos()).unwrap_or(u64::MAX);
-            waited.0.fetch_add(nanos, Ordering::Relaxed);
+            waited.add(owed);
             tokio::time::sleep(owed).await;
+            waited.add(since.elapsed().saturating_sub(owed));
         }
     }
 }
