@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -18,7 +19,7 @@ use crate::tail::{Call, Execution, Input, Session, StepRow, Tail};
 
 /// Time as the host sees it. The store judges expiry by its own.
 pub trait Clock: Send + Sync + 'static {
-    /// Wall time, for events. May step.
+    /// Wall time. May step.
     fn wall(&self) -> Millis;
     /// Milliseconds since some instant, never going back, for leases and time-outs.
     fn monotonic(&self) -> Millis;
@@ -27,13 +28,13 @@ pub trait Clock: Send + Sync + 'static {
 /// The machine's own clocks.
 #[derive(Debug)]
 pub struct SystemClock {
-    start: std::time::Instant,
+    start: Duration,
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
         Self {
-            start: std::time::Instant::now(),
+            start: since_boot(),
         }
     }
 }
@@ -45,8 +46,25 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Millis {
-        self.start.elapsed().as_millis() as Millis
+        since_boot().saturating_sub(self.start).as_millis() as Millis
     }
+}
+
+/// A clock that goes on while the machine is suspended, as leases do in a store elsewhere: what wakes up
+/// after a night lets go of its claims at once.
+#[cfg(target_os = "linux")]
+fn since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+/// A clock that may stand still while the machine is suspended: what wakes up lets go of its claims when the
+/// store does not confirm them.
+#[cfg(not(target_os = "linux"))]
+fn since_boot() -> Duration {
+    static FIRST: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    FIRST.elapsed()
 }
 
 /// Why a store gave no answer, sorted by what the caller does next.
