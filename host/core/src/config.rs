@@ -165,7 +165,7 @@ impl Default for Settings {
             flush_every: Duration::from_secs(1),
             max_attempts: 3,
             capacity: 1024,
-            resume_concurrency: 8,
+            resume_concurrency: 64,
             max_tries: 5,
             retry_base: Duration::from_millis(500),
             retry_max: Duration::from_secs(60),

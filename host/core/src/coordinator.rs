@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deliver::{deliver, deliveries};
-pub(crate) use drive::Resuming;
 use drive::{Answer, Start, drive};
 use recover::recoveries;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};

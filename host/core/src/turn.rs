@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::claim::Fence;
 use crate::commit::{Append, Commit, End, Refused, Write};
-use crate::coordinator::{Resuming, Stop, Terminal, backoff};
+use crate::coordinator::{Stop, Terminal, backoff};
 use crate::decision;
 use crate::eager::Eager;
 use crate::effect::Effect;
@@ -56,8 +56,6 @@ pub(crate) struct Execution {
     pub(crate) unsettled: Option<Usage>,
     /// Cancelled once the claim is another's or nobody's, whoever finds that out.
     lost: CancellationToken,
-    /// Held until something is settled.
-    resuming: Resuming,
 }
 
 /// What a commit of an execution is beside its events.
@@ -76,7 +74,6 @@ impl Execution {
         tail: Arc<Tail>,
         stop: watch::Receiver<Stop>,
         lost: CancellationToken,
-        resuming: Resuming,
     ) -> Self {
         Self {
             shared,
@@ -87,7 +84,6 @@ impl Execution {
             stop,
             unsettled: None,
             lost,
-            resuming,
         }
     }
 
@@ -519,9 +515,6 @@ impl Execution {
                     self.pending.clear();
                     self.shared.hub.wrote(&committed.tail);
                     self.shared.noted(&committed.tail);
-                    if settled_steps(&committed.tail) > settled_steps(&self.tail) {
-                        self.resuming.over();
-                    }
                     self.tail = committed.tail;
                     return Ok(());
                 }
@@ -552,11 +545,6 @@ impl Execution {
             }
         }
     }
-}
-
-fn settled_steps(tail: &Tail) -> u32 {
-    let turn = tail.session.turn.as_ref();
-    turn.map_or(0, |turn| turn.settled_steps)
 }
 
 /// Whether the turn stays open after this decision, and does not wait.

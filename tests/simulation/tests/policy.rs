@@ -338,7 +338,7 @@ async fn recov_17_a_run_that_a_recovery_owed_is_its_run_after_another_kill_too()
 
 /// A host that resumes one session at a time, and one that is resumed: its model calls a tool where
 /// `settles`, and never answers after that.
-async fn one_is_resumed(suspect: bool, settles: bool) -> (Stage, Host) {
+async fn one_is_resumed(suspect: bool, settles: bool) -> (Stage, Host, SessionId) {
     let mut stage = Stage::new(Decided::new(move |request, _| {
         match (last_text(request).as_str(), results(request)) {
             ("long", 0) if settles => call(&[("c", "look", "{}")]),
@@ -352,13 +352,13 @@ async fn one_is_resumed(suspect: bool, settles: bool) -> (Stage, Host) {
     let host = stage.start();
     let resumed = |tail: &Tail| tail.claim.as_ref().is_some_and(|claim| claim.resumed);
     stage.until(long, "its run", resumed).await;
-    (stage, host)
+    (stage, host, long)
 }
 
 #[tokio::test(start_paused = true)]
 async fn recov_17_a_client_waits_for_no_turn_among_what_is_resumed() {
     for suspect in [false, true] {
-        let (stage, host) = one_is_resumed(suspect, false).await;
+        let (stage, host, _) = one_is_resumed(suspect, false).await;
         let mut sessions = Vec::new();
         for _ in 0..4 {
             sessions.push(left_behind(&stage, suspect, None).await);
@@ -381,12 +381,15 @@ async fn recov_17_a_client_waits_for_no_turn_among_what_is_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recov_17_a_session_that_has_settled_something_lets_the_next_be_resumed() {
+async fn recov_17_a_session_that_is_resumed_holds_its_place_to_its_end() {
     for suspect in [false, true] {
-        let (stage, host) = one_is_resumed(suspect, true).await;
+        let (stage, host, long) = one_is_resumed(suspect, true).await;
         let next = left_behind(&stage, suspect, None).await;
-        let dump = stage.idle(next).await;
-        assert_eq!(dump.session.unwrap().last_turn, Some(TurnOutcome::Done));
+        tokio::time::sleep(HOUR).await;
+        let tail = stage.tail(next).await;
+        assert!(tail.claim.is_none() && tail.is_runnable(), "{tail:?}");
+        let settled = stage.count(long, "call.settled").await;
+        assert_eq!(settled, 1, "the one that is resumed has come further");
         drop(host);
     }
 }

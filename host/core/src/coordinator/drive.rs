@@ -50,16 +50,8 @@ pub(super) struct Resumed {
     pub(super) suspect: bool,
 }
 
-/// The places among those that recovery resumes which an execution holds, until it has settled a step.
-#[derive(Default)]
-pub(crate) struct Resuming(Vec<OwnedSemaphorePermit>);
-
-impl Resuming {
-    /// Gives them back: others are resumed.
-    pub(crate) fn over(&mut self) {
-        self.0.clear();
-    }
-}
+/// The places among those that recovery resumes which an execution holds until its end.
+type Resuming = Vec<OwnedSemaphorePermit>;
 
 /// What an attempt to claim a session gave.
 enum Taken {
@@ -120,7 +112,7 @@ impl Inner {
             let base = Duration::from_millis(50);
             let wait = backoff(base, Duration::from_secs(30), resumed.attempts);
             tokio::time::sleep(wait).await;
-            Resuming(places)
+            places
         };
         tokio::select! {
             biased;
@@ -183,12 +175,7 @@ impl Inner {
     }
 
     /// The claim for a new execution, unless another has it or there is nothing to do.
-    async fn claim(
-        &self,
-        session: SessionId,
-        start: Start,
-        resuming: Resuming,
-    ) -> Result<Taken, StoreError> {
+    async fn claim(&self, session: SessionId, start: Start) -> Result<Taken, StoreError> {
         let execution = ExecutionId::new();
         let by_itself = start.by_itself && !self.is_wished(session).await;
         let (stop, forced, by_itself) = {
@@ -240,7 +227,6 @@ impl Inner {
             committed.tail,
             stop,
             lost.clone(),
-            resuming,
         );
         Ok(Taken::Here(Box::new(execution), lost))
     }
@@ -324,7 +310,7 @@ async fn one(
     inner: &Arc<Inner>,
     session: SessionId,
     start: Start,
-    resuming: Resuming,
+    _resuming: Resuming,
 ) -> Option<Answer> {
     let nothing = RunOutcome {
         ran: false,
@@ -347,7 +333,7 @@ async fn one(
         debug!("no new claim while renewals fail");
         return None;
     }
-    let (execution, lost) = match inner.claim(session, start, resuming).await {
+    let (execution, lost) = match inner.claim(session, start).await {
         Ok(Taken::Here(execution, lost)) => (execution, lost),
         Ok(Taken::Nothing) => return Some(Ok(nothing)),
         Ok(Taken::Elsewhere) => return None,
