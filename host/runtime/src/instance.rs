@@ -156,8 +156,9 @@ impl Instance {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
             let guest = store.data_mut();
-            guest.limiter.tick()?;
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(guest.way.give())))
+            let (ran, wait) = guest.way.give();
+            guest.limiter.ran(ran)?;
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(wait)))
         });
         Self {
             store,

@@ -201,8 +201,8 @@ pub(crate) struct Limiter {
     pub(crate) limits: Use,
     memory_bytes: usize,
     table_elements: usize,
-    /// Epochs in which the call that is running was seen running.
-    ticks: u64,
+    /// How long the call that is running was seen running.
+    ran: Duration,
 }
 
 impl Limiter {
@@ -211,19 +211,19 @@ impl Limiter {
             limits,
             memory_bytes: 0,
             table_elements: 0,
-            ticks: 0,
+            ran: Duration::ZERO,
         }
     }
 
     /// A new call begins.
     pub(crate) fn restart(&mut self) {
-        self.ticks = 0;
+        self.ran = Duration::ZERO;
     }
 
-    /// An epoch has passed while the guest was running.
-    pub(crate) fn tick(&mut self) -> Result<(), Breach> {
-        self.ticks += 1;
-        if engine::TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX) > self.limits.cpu {
+    /// The guest was seen running, for so long.
+    pub(crate) fn ran(&mut self, time: Duration) -> Result<(), Breach> {
+        self.ran += time;
+        if self.ran > self.limits.cpu {
             return Err(Breach::cpu(self.limits.cpu));
         }
         Ok(())
