@@ -51,8 +51,14 @@ pub struct Rule {
 }
 
 impl Rule {
-    fn fits(&self, tool: &str, arguments: &Value) -> bool {
+    /// Whether it could fit a call of this tool, by its name alone.
+    #[must_use]
+    pub fn is_for(&self, tool: &str) -> bool {
         WildMatch::new(&self.tool).matches(tool)
+    }
+
+    fn fits(&self, tool: &str, arguments: &Value) -> bool {
+        self.is_for(tool)
             && self.arguments.iter().all(|(name, pattern)| {
                 let value = if name.starts_with('/') {
                     arguments.pointer(name)

@@ -220,6 +220,9 @@ pub struct Admission {
     pub held: Option<String>,
 }
 
+/// Most bytes of a new session's title. Histories from elsewhere keep longer ones.
+pub const TITLE: usize = 1000;
+
 /// Why nothing was stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -245,6 +248,8 @@ pub enum Refused {
     NotRunnable(#[from] NotRunnable),
     #[error("session {0} exists with another agent, title, model or resume policy")]
     SessionConflict(SessionId),
+    #[error("the title has {bytes} bytes, and at most {TITLE} are taken")]
+    TitleTooLong { bytes: usize },
     #[error("input {input} is held by {holder}")]
     InputConflict { input: InputId, holder: String },
     #[error("input {0} was not found in this session")]

@@ -391,6 +391,17 @@ pub enum ImportError {
     },
 }
 
+impl ImportError {
+    /// The file is an export, or was one, and is not whole or not as it was written.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        !matches!(
+            self,
+            Self::NotAnExport { .. } | Self::OtherFormat { .. } | Self::Store { .. }
+        )
+    }
+}
+
 /// A line as it was understood.
 enum Line {
     Header(Header),
@@ -522,6 +533,9 @@ impl Importer {
                     .map_err(malformed),
                 Some(found) => Err(ImportError::OtherFormat { line, found }),
             };
+        }
+        if !value.is_object() {
+            return Err(malformed(serde::de::Error::custom("it is no object")));
         }
         if value.get("blob").is_some() {
             let Blob { blob, base64 } = serde_json::from_value(value).map_err(malformed)?;

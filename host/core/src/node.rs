@@ -510,9 +510,14 @@ impl Node {
         if tail.session.is_ours() {
             tail = self.shared.commit(session, Write::Cancel).await?.tail;
             self.coordinator.deliver(session).await;
-            let left = self.shared.store.tail(session).await?;
-            if left.is_some_and(|tail| tail.session.is_owing()) {
-                return Err(Refused::Owing(session).into());
+            if let Some(left) = self.shared.store.tail(session).await? {
+                // Another delete was faster, and this is a session that was begun under its id since.
+                if !left.session.cancelled {
+                    return Ok(true);
+                }
+                if left.session.is_owing() {
+                    return Err(Refused::Owing(session).into());
+                }
             }
         }
         let deleted = self.shared.store.delete(session).await?;
@@ -677,6 +682,8 @@ pub fn log(
                     return Some((Err(Refused::NotFound(session).into()), reader));
                 }
                 Ok(Some((records, _))) if !records.is_empty() => reader.page.extend(records),
+                // It was deleted, and another was begun under its id.
+                Ok(Some((_, head))) if reader.synced && head < reader.cursor => return None,
                 Ok(Some((_, head))) => {
                     if !reader.synced {
                         reader.synced = true;

@@ -60,6 +60,7 @@ kinds! {
     MediaNotFound NOT_FOUND "media-not-found" "There are no such media";
     NodeNotFound NOT_FOUND "node-not-found" "There is no such node";
     NoMethod METHOD_NOT_ALLOWED "method-not-allowed" "The resource has no such method";
+    BodyTimeout REQUEST_TIMEOUT "body-timeout" "The body took too long";
     Conflict CONFLICT "conflict" "The id is held by something else";
     Busy CONFLICT "busy" "The session is busy";
     InputSettled CONFLICT "input-settled" "The input can no longer be changed";
@@ -76,6 +77,7 @@ kinds! {
     TooLarge PAYLOAD_TOO_LARGE "body-too-large" "The body is too large";
     MediaType UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "The body has another media type";
     Invalid UNPROCESSABLE_ENTITY "invalid" "The request asks for what cannot be";
+    FileDamaged UNPROCESSABLE_ENTITY "file-damaged" "The file is damaged";
     PluginRefused UNPROCESSABLE_ENTITY "plugin-refused" "The plugin is refused";
     ArtifactNotFound UNPROCESSABLE_ENTITY "artifact-not-found" "The registry has no such artifact";
     ArtifactRefused UNPROCESSABLE_ENTITY "artifact-refused" "The artifact is refused";
@@ -135,7 +137,7 @@ impl IntoResponse for Problem {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // What was not read of the body can't be told from the next request.
-            Kind::TooLarge => {
+            Kind::TooLarge | Kind::BodyTimeout => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Kind::Unavailable => {
@@ -211,6 +213,7 @@ impl From<Refused> for Problem {
                 Kind::Conflict,
                 "Choose a fresh id, or send what was first sent under this one.",
             ),
+            Refused::TitleTooLong { .. } => (Kind::Invalid, "Send a shorter one."),
             Refused::InputSettled { .. } => (Kind::InputSettled, "Send another input instead."),
             Refused::Cancelled(_) | Refused::NotRunnable(NotRunnable::Cancelled) => {
                 (Kind::Cancelled, "Create another session.")

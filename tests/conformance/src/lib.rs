@@ -44,7 +44,8 @@ macro_rules! conformance {
             node_7_a_row_per_process_start a_node_reads_that_it_is_to_drain
             nodes_that_ended_are_forgotten api_11_how_much_waits_is_told
             a_scan_is_told_how_many_places_there_are
-            a_session_is_deleted_whole plugins_and_blobs_are_kept the_clock_never_goes_back
+            a_session_is_deleted_whole a_title_has_a_bound plugins_and_blobs_are_kept
+            the_clock_never_goes_back
         }
     };
     (@each $when:ident $open:path; $($case:ident)*) => {

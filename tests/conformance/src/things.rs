@@ -1,8 +1,8 @@
 //! The rest of the port: results, lists, scans, deletion, plugins, the clock.
 
 use mainstay_core::claim::Phase;
-use mainstay_core::commit::Refused;
-use mainstay_core::event::{Delivery, EventBody};
+use mainstay_core::commit::{Refused, TITLE, Write};
+use mainstay_core::event::{Delivery, EventBody, SessionCreated};
 use mainstay_core::history::Order;
 use mainstay_core::id::{InputId, SessionId};
 use mainstay_core::model::Range;
@@ -180,6 +180,31 @@ pub async fn a_session_is_deleted_whole(h: Harness) {
     h.ok(build::admit(other, input, Delivery::Steer, "x")).await;
     h.ok(build::create(session)).await;
     assert_eq!(h.dump(session).await.events.len(), 1);
+    // Who ran the one that is gone does not get at the one that has its id now.
+    let late = h.refused(build::append(session, fence, [build::turn_started()]));
+    assert!(matches!(late.await, Refused::Lost { .. }));
+    let renewed = h.store.renew(fence.owner, &[fence], 1).await.unwrap();
+    assert!(renewed.is_empty());
+    assert_eq!(h.dump(session).await.events.len(), 1);
+}
+
+/// A title that is too long begins no session; a retry of what was begun is answered.
+pub async fn a_title_has_a_bound(h: Harness) {
+    let session = SessionId::new();
+    let titled = |bytes| {
+        let created = SessionCreated {
+            agent: "test".into(),
+            title: Some("x".repeat(bytes)),
+            ..SessionCreated::default()
+        };
+        build::commit(session, Write::Create(created))
+    };
+    let refused = h.refused(titled(TITLE + 1)).await;
+    assert_eq!(refused, Refused::TitleTooLong { bytes: TITLE + 1 });
+    assert!(h.store.tail(session).await.unwrap().is_none());
+    h.ok(titled(TITLE)).await;
+    let again = h.ok(titled(TITLE)).await;
+    assert!(again.events.is_empty(), "{again:?}");
 }
 
 fn info(digest: &str, kind: Kind) -> PluginInfo {

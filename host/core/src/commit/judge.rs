@@ -4,7 +4,7 @@ use super::append::append_events;
 use super::claims::{give_up, hold_back, interrupt, recover, start, supersede};
 use super::inputs::{admit, answer_approval, given, pending};
 use super::work::Work;
-use super::{Applied, Commit, Known, Refused, Reply, Write};
+use super::{Applied, Commit, Known, Refused, Reply, TITLE, Write};
 use crate::claim::{Claim, Phase};
 use crate::event::{Delivery, Event, EventBody, InputContent, SessionCreated, TurnOutcome};
 use crate::id::{EventId, Millis, RecoveryId};
@@ -231,6 +231,11 @@ fn create(
             changes: Changes::default(),
             reply: Reply::Existed,
         });
+    }
+    if let Some(title) = &created.title
+        && title.len() > TITLE
+    {
+        return Err(Refused::TitleTooLong { bytes: title.len() });
     }
     let event = Event {
         session: commit.session,

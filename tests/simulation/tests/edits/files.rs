@@ -243,6 +243,18 @@ async fn edit_6_bad_lines_are_named_and_the_valid_prefix_stays() {
             3,
         ),
         (
+            // An event, but for the names of its fields.
+            Box::new(|file| {
+                let of: serde_json::Value = serde_json::from_str(&file[4]).unwrap();
+                let fields = ["session", "seq", "id", "type", "version", "at", "execution"];
+                let fields = fields.iter().chain(&["recovery", "data"]);
+                let list: Vec<_> = fields.map(|name| of[*name].clone()).collect();
+                file[4] = serde_json::to_string(&list).unwrap();
+            }),
+            "line 5 is neither",
+            3,
+        ),
+        (
             Box::new(|file| drop(file.remove(0))),
             "line 1 is not the header",
             0,

@@ -1,5 +1,6 @@
 //! What a server answers, asked of its routes over a scripted node.
 
+mod delete;
 mod health;
 mod retries;
 
