@@ -7,7 +7,8 @@ use std::time::Duration;
 use mainstay_core::commit::{Commit, Refused, Write};
 use mainstay_core::id::SessionId;
 use mainstay_core::port::{Clock as _, Store, StoreError, SystemClock};
-use mainstay_store::{OpenError, Options, SqliteStore, lock};
+use mainstay_store::lock::{self, Found};
+use mainstay_store::{OpenError, Options, SqliteStore};
 
 use crate::args::Global;
 use crate::client::Client;
@@ -77,16 +78,7 @@ impl Context {
         no_database(&paths)?;
         let begun = std::time::Instant::now();
         loop {
-            let found = match lock::read(&paths.store) {
-                Ok(found) => found,
-                // Not even the folder is there.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-                Err(error) => {
-                    let message = format!("cannot look at the lock of {}", paths.store.display());
-                    return Err(Error::new(Code::Unavailable, message).because(&error));
-                }
-            };
-            let Some(found) = found.filter(|found| found.alive) else {
+            let Some(found) = held(&paths)? else {
                 return Ok(Way::File(paths));
             };
             if let Some(address) = found
@@ -105,6 +97,31 @@ impl Context {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+/// Who has the file now.
+fn held(paths: &Paths) -> Result<Option<Found>> {
+    match lock::read(&paths.store) {
+        Ok(found) => Ok(found.filter(|found| found.alive)),
+        // Not even the folder is there.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let message = format!("cannot look at the lock of {}", paths.store.display());
+            Err(Error::new(Code::Unavailable, message).because(&error))
+        }
+    }
+}
+
+/// Refuses a file that another process has.
+pub(crate) fn unheld(paths: &Paths) -> Result<()> {
+    match held(paths)? {
+        Some(Found { holder, .. }) => Err(OpenError::Owned {
+            file: paths.store.clone(),
+            holder,
+        }
+        .into()),
+        None => Ok(()),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::path::Path;
 
 use mainstay_core::commit::Refused;
+use mainstay_core::export::ImportError;
 use mainstay_core::port::StoreError;
 use mainstay_core::tail::NotRunnable;
 use mainstay_server::{PluginError, RegistryFault};
@@ -37,7 +39,7 @@ Exit codes:
     5  the configuration is wrong or incomplete
     6  the plugin is refused, or does not conform
     7  the store, the server or the registry cannot be reached
-    8  the store is damaged
+    8  the store, or a file that is imported, is damaged
     9  `replay` found decisions that differ
   130  interrupted
   143  ended by SIGTERM; what ran goes on at the next start";
@@ -162,9 +164,19 @@ impl Error {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
         let (code, hint) = match &error {
+            OpenError::Owned {
+                holder: Some(holder),
+                ..
+            } if holder.address.is_some() => (
+                Code::Conflict,
+                Some(
+                    "use its server (`mainstay session list` finds it), stop that process, or name another \
+                     file with `--store`",
+                ),
+            ),
             OpenError::Owned { .. } => (
                 Code::Conflict,
-                Some("stop that process, or name another file with `--store`"),
+                Some("stop that process or wait for it, or name another file with `--store`"),
             ),
             OpenError::Missing { .. } => (
                 Code::NotFound,
@@ -205,6 +217,30 @@ impl From<postgres::OpenError> for Error {
             hint,
             ..Self::new(code, format!("cannot open the store: {error}"))
         }
+    }
+}
+
+impl Error {
+    /// An export that could not be taken in, by what is wrong with it.
+    pub(crate) fn from_import(file: &Path, error: ImportError) -> Self {
+        let code = match error {
+            ImportError::Store { cause, .. } => return cause.into(),
+            _ if error.is_damage() => Code::Damaged,
+            _ => Code::Usage,
+        };
+        let message = format!("{} cannot be imported", file.display());
+        Self::new(code, message).because(&error)
+    }
+
+    /// An export that could not be read.
+    pub(crate) fn unreadable(file: &Path, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Code::NotFound,
+            // No text.
+            io::ErrorKind::InvalidData => Code::Damaged,
+            _ => Code::Failed,
+        };
+        Self::new(code, format!("cannot read {}", file.display())).because(error)
     }
 }
 

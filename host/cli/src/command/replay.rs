@@ -227,12 +227,8 @@ impl Source {
 }
 
 async fn import(store: &Arc<SqliteStore>, file: &Path) -> Result<SessionId> {
-    let unreadable = |error: std::io::Error| {
-        Error::new(Code::Usage, format!("cannot read {}", file.display())).because(&error)
-    };
-    let refused = |error: ImportError| {
-        Error::new(Code::Usage, format!("{} is no export", file.display())).because(&error)
-    };
+    let unreadable = |error: std::io::Error| Error::unreadable(file, &error);
+    let refused = |error: ImportError| Error::from_import(file, error);
     let at = SystemClock::default().wall();
     let mut importer = Importer::into_store(Arc::clone(store) as _, at, true);
     let opened = tokio::fs::File::open(file).await.map_err(unreadable)?;

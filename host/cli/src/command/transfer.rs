@@ -102,9 +102,8 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 }
 
 pub(super) async fn import(context: &Context, file: &Path, lenient: bool) -> Result<()> {
-    let unreadable = |error: std::io::Error| {
-        Error::new(Code::Usage, format!("cannot read {}", file.display())).because(&error)
-    };
+    let unreadable = |error: std::io::Error| Error::unreadable(file, &error);
+    let refused = |error: ImportError| Error::from_import(file, error);
     let opened = tokio::fs::File::open(file).await.map_err(unreadable)?;
     let imported = match context.way().await? {
         Way::Server(client) => {
@@ -132,13 +131,6 @@ pub(super) async fn import(context: &Context, file: &Path, lenient: bool) -> Res
         }
     };
     tell(context, &imported)
-}
-
-fn refused(error: ImportError) -> Error {
-    match error {
-        ImportError::Store { cause, .. } => cause.into(),
-        other => Error::new(Code::Usage, "the file cannot be imported").because(&other),
-    }
 }
 
 fn tell(context: &Context, imported: &Imported) -> Result<()> {

@@ -164,10 +164,11 @@ fn by(holder: Option<&Holder>) -> String {
     match holder {
         Some(Holder {
             pid,
+            owner,
             address: Some(address),
             ..
-        }) => format!(" by process {pid}, which answers at {address}"),
-        Some(Holder { pid, .. }) => format!(" by process {pid}"),
+        }) => format!(" by process {pid} (node {owner}), which answers at {address}"),
+        Some(Holder { pid, owner, .. }) => format!(" by process {pid} (node {owner})"),
         None => " by another process".into(),
     }
 }
