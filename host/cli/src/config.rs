@@ -11,12 +11,14 @@ mod wrong;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mainstay_core::approval::Policy;
 use mainstay_core::config::{Agent, Config, Provider, Settings, Toolbox};
 use mainstay_core::history::ModelRef;
 use mainstay_core::plugin::{Model, Workspace};
 use mainstay_runtime::limits::Limits;
+use mainstay_server::Options;
 
 use self::file::{AgentTable, File, ModelTable, ProviderTable, ToolboxEntry, json};
 pub(crate) use self::grant::{Access, Rule, Secret, set_base_url};
@@ -59,11 +61,28 @@ pub(crate) struct Loaded {
 }
 
 /// What `serve` does unless told otherwise.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) token: Option<Secret>,
     pub(crate) hosts: Vec<String>,
+    /// See [`Options::max_connections`].
+    pub(crate) max_connections: usize,
+    /// See [`Options::read_patience`].
+    pub(crate) read_timeout: Duration,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let options = Options::default();
+        Self {
+            listen: None,
+            token: None,
+            hosts: Vec::new(),
+            max_connections: options.max_connections,
+            read_timeout: options.read_patience,
+        }
+    }
 }
 
 /// What works without a file.
@@ -171,12 +190,8 @@ fn parse(path: &Path, text: &str) -> Result<Loaded> {
         sessions: file.retention.sessions.map(|span| span.0),
         bodies: file.retention.bodies.map(|span| span.0),
     };
-    loaded.server = Server {
-        listen: file.server.listen,
-        token: file.server.token,
-        hosts: file.server.hosts,
-    };
     let whole = |cause| text.wrong(None, cause);
+    loaded.server = file.server.server().map_err(whole)?;
     loaded.limits = file.limits.limits().map_err(whole)?;
     let plugins = file.node.plugin_folder.as_ref();
     loaded.plugin_folder = plugins.map(|path| folder.join(path));

@@ -16,13 +16,16 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
 
 use crate::backing::Backing;
 use crate::collector::Collector;
 use crate::config::Loaded;
 use crate::error::{Code, Error, Result};
+use crate::files;
 use crate::paths::Paths;
 use crate::plugins::Plugins;
+use crate::rules;
 use crate::signals;
 use crate::watch::Watch;
 
@@ -51,7 +54,7 @@ pub(crate) struct Host {
     pub(crate) address: String,
     node: Arc<Node>,
     store: Backing,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<()>,
     stop: CancellationToken,
     /// Applies the retention.
     keeper: AbortOnDropHandle<()>,
@@ -59,6 +62,8 @@ pub(crate) struct Host {
     follower: AbortOnDropHandle<()>,
     /// Ends this process once somebody asks the node to drain.
     drainer: AbortOnDropHandle<()>,
+    /// Looks for rules that are for no tool.
+    checker: AbortOnDropHandle<()>,
     /// Loads what appears in the folder of plugins.
     watcher: Option<AbortOnDropHandle<()>>,
 }
@@ -112,6 +117,12 @@ impl Host {
             plugins: plugins.port(),
             clock,
         };
+        let (config, tools) = (loaded.config.clone(), plugins.port());
+        let checker = AbortOnDropHandle::new(tokio::spawn(async move {
+            for idle in rules::idle(&config, &*tools).await {
+                warn!("{idle}");
+            }
+        }));
         let config = Arc::new(SharedConfig::new(loaded.config));
         let near = match bound.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -146,6 +157,8 @@ impl Host {
             token: listen.token,
             hosts,
             any_address: bound.ip().is_unspecified(),
+            max_connections: files::share(loaded.server.max_connections),
+            read_patience: loaded.server.read_timeout,
             ..Options::default()
         };
         let collector = Collector::new(store.clone(), Arc::clone(&plugins), loaded.keep);
@@ -168,6 +181,7 @@ impl Host {
             keeper,
             follower,
             drainer,
+            checker,
             watcher,
         })
     }
@@ -179,6 +193,7 @@ impl Host {
         self.keeper.abort();
         self.follower.abort();
         self.drainer.abort();
+        self.checker.abort();
         drop(self.watcher);
         let mut shutdown = std::pin::pin!(self.node.shutdown());
         tokio::select! {

@@ -13,6 +13,7 @@ mod collector;
 mod command;
 mod config;
 mod error;
+mod files;
 mod follow;
 mod host;
 mod limits;

@@ -6,9 +6,12 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use futures::StreamExt as _;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Kind, Problem};
+use crate::pace::Stalled;
+use crate::strict;
 
 /// A JSON body.
 pub(crate) struct Json<T>(pub(crate) T);
@@ -47,12 +50,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
         let mut read = 0_usize;
         let mut body = body.into_data_stream();
         while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|_| {
-                Problem::new(
-                    Kind::BadRequest,
-                    "The body broke off. Send the request again.",
-                )
-            })?;
+            let chunk = chunk.map_err(|error| broke_off(&error, "Send the request again."))?;
             read += chunk.len();
             if read <= limit {
                 bytes.extend_from_slice(&chunk);
@@ -72,7 +70,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned + Serialize, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -82,7 +80,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<T> {
+impl<T: DeserializeOwned + Serialize + Default, S: Send + Sync> FromRequest<S> for Optional<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -93,6 +91,19 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for Optional<
         }
         parse(is_json, &bytes).map(Self)
     }
+}
+
+/// The body did not come to its end: its client stalled, or went away.
+pub(crate) fn broke_off(error: &axum::Error, advice: &str) -> Problem {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<Stalled>() {
+            let detail = format!("The body came too slowly. {advice}");
+            return Problem::new(Kind::BodyTimeout, detail);
+        }
+        cause = error.source();
+    }
+    Problem::new(Kind::BadRequest, format!("The body broke off. {advice}"))
 }
 
 /// Whether the body is said to be JSON.
@@ -111,14 +122,14 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
         || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-fn parse<T: DeserializeOwned>(is_json: bool, bytes: &[u8]) -> Result<T, Problem> {
+fn parse<T: DeserializeOwned + Serialize>(is_json: bool, bytes: &[u8]) -> Result<T, Problem> {
     if !is_json {
         return Err(Problem::new(
             Kind::MediaType,
             "The body is expected as JSON. Send it with `Content-Type: application/json`.",
         ));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
+    strict::from_slice(bytes).map_err(|error| {
         Problem::new(
             Kind::BadRequest,
             format!("The body does not fit: {error}. See GET /v1/openapi.json for its shape."),

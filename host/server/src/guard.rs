@@ -23,6 +23,13 @@ pub(crate) async fn check(
 }
 
 fn judge(options: &Options, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    // Whoever stands in between may have gone by the other one.
+    for name in [header::HOST, header::ORIGIN] {
+        if headers.get_all(&name).iter().nth(1).is_some() {
+            let detail = format!("The request has more than one `{name}` header. Send one.");
+            return Err(Problem::new(Kind::BadRequest, detail));
+        }
+    }
     let host =
         text(headers, header::HOST).or_else(|| uri.authority().map(|authority| authority.as_str()));
     let host = host.unwrap_or_default();
@@ -107,7 +114,7 @@ mod tests {
     fn check(options: &Options, headers: &[(&'static str, &str)], expected: Option<Kind>) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.insert(*name, value.parse().expect("a header"));
+            map.append(*name, value.parse().expect("a header"));
         }
         let found = judge(options, &Uri::from_static("/v1/sessions"), &map)
             .err()
@@ -172,6 +179,19 @@ mod tests {
                 Some(Kind::ForeignOrigin),
             );
         }
+    }
+
+    #[test]
+    fn api_8_a_request_names_one_host_and_one_origin() {
+        let own = ("host", "localhost:7070");
+        for second in [own, ("host", "evil.test")] {
+            let options = Options::default();
+            check(&options, &[own, second], Some(Kind::BadRequest));
+            check(&options, &[second, own], Some(Kind::BadRequest));
+        }
+        let origin = ("origin", "http://localhost:7070");
+        let headers = [own, origin, ("origin", "http://evil.test")];
+        check(&Options::default(), &headers, Some(Kind::BadRequest));
     }
 
     #[test]

@@ -8,11 +8,14 @@ pub mod cursor;
 pub mod error;
 mod extract;
 mod guard;
+mod listen;
+mod pace;
 mod page;
 mod route;
 mod sse;
 mod stall;
 pub mod state;
+pub mod strict;
 pub mod wire;
 
 use std::future::Future;
@@ -21,7 +24,9 @@ use axum::middleware;
 use axum::{Extension, Router};
 use tokio::net::TcpListener;
 
-pub use state::{Collector, Options, PluginAdmin, PluginError, RegistryFault, ServerState};
+pub use state::{
+    BODY_LIMIT, Collector, Options, PluginAdmin, PluginError, RegistryFault, ServerState,
+};
 
 /// Every route, behind the guard.
 pub fn router(state: ServerState) -> Router {
@@ -36,22 +41,15 @@ pub fn router(state: ServerState) -> Router {
 }
 
 /// Answers requests until `stop` is over, then ends the event streams and waits for the answers that
-/// are under way.
+/// are under way. Where no connection can be taken, it says so in the log and tries again.
 ///
-/// # Errors
-/// The listener's.
-pub async fn serve(
-    listener: TcpListener,
-    state: ServerState,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let closing = state.closing();
-    let app = router(state);
-    let stop = async move {
-        stop.await;
-        closing.cancel();
+/// # Cancel safety
+/// Dropped, it takes no more connections; those that it has go on by themselves.
+pub async fn serve(listener: TcpListener, state: ServerState, stop: impl Future<Output = ()>) {
+    let limits = listen::Limits {
+        connections: state.options().max_connections,
+        patience: state.options().read_patience,
     };
-    axum::serve(stall::Listener(listener), app)
-        .with_graceful_shutdown(stop)
-        .await
+    let closing = state.closing();
+    listen::serve(listener, router(state), limits, stop, closing).await;
 }

@@ -1,42 +1,16 @@
 //! Connections whose client stopped reading are ended, so that they hold nothing for ever.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// How long a write may make no progress.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Accepts connections that end when they stall.
-pub(crate) struct Listener(pub(crate) TcpListener);
-
-impl axum::serve::Listener for Listener {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        // Small events are to arrive at once.
-        let _ = stream.set_nodelay(true);
-        (
-            Connection {
-                stream,
-                stalled: None,
-            },
-            address,
-        )
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
-}
 
 /// A connection that ends when it stalls.
 pub(crate) struct Connection {
@@ -46,6 +20,13 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            stalled: None,
+        }
+    }
+
     fn judge<T>(
         &mut self,
         written: Poll<io::Result<T>>,

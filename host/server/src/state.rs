@@ -12,6 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wire::{Collect, Collected, Plugin};
 
+/// Most bytes of a body that is no plugin, unless an operator says otherwise.
+pub const BODY_LIMIT: usize = 2 * 1024 * 1024;
+
 /// What an operator sets.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -21,6 +24,11 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// It listens on every address: any literal address is its own.
     pub any_address: bool,
+    /// Connections at once. More clients are answered that there is no room.
+    pub max_connections: usize,
+    /// How long a connection may go without a whole head of a request, and how long a client may send
+    /// too little of a body. Answers and event streams last as long as their clients read.
+    pub read_patience: Duration,
     /// Most bytes of a body that is no plugin.
     pub body_limit: usize,
     /// Most bytes of a plugin.
@@ -39,7 +47,9 @@ impl Default for Options {
             token: None,
             hosts: Vec::new(),
             any_address: false,
-            body_limit: 2 * 1024 * 1024,
+            max_connections: 4096,
+            read_patience: Duration::from_secs(30),
+            body_limit: BODY_LIMIT,
             plugin_limit: 64 * 1024 * 1024,
             stream_buffer: 256,
             stream_patience: Duration::from_secs(5),

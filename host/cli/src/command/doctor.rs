@@ -18,6 +18,7 @@ use crate::backing::Backing;
 use crate::error::{Code, Error, Result};
 use crate::paths::Paths;
 use crate::printer::{Printer, tame};
+use crate::{rules, wiring};
 
 /// How often people hear how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -37,6 +38,8 @@ struct View<'r> {
     /// Where the schema is not this build's.
     drift: &'r [String],
     invariants: Vec<Line<'r>>,
+    /// What is odd about the configuration; the store is healthy all the same.
+    warnings: &'r [String],
 }
 
 #[derive(Serialize)]
@@ -73,7 +76,8 @@ pub(crate) async fn doctor(context: &Context, args: &Doctor) -> Result<()> {
         rebuild(context, &paths, &report).await?;
         report = examine(context, &paths, args.quick).await?;
     }
-    let view = view(&report);
+    let warnings = warnings(context, &paths).await;
+    let view = view(&report, &warnings);
     if printer.json {
         printer.value(&view)?;
     } else {
@@ -103,6 +107,26 @@ async fn examine(context: &Context, paths: &Paths, quick: bool) -> Result<Report
     let report = store.examine(quick, progress).await;
     store.close().await;
     Ok(report?)
+}
+
+/// Rules of the configuration that are for no tool, as far as that can be told from this store's
+/// plugins. A configuration that is wrong is other commands' to tell.
+async fn warnings(context: &Context, paths: &Paths) -> Vec<String> {
+    let Ok(loaded) = context.config() else {
+        return Vec::new();
+    };
+    if !rules::are_any(&loaded.config) {
+        return Vec::new();
+    }
+    let (Ok(folder), Ok(store)) = (tempfile::tempdir(), Backing::look(paths).await) else {
+        return Vec::new();
+    };
+    let found = match wiring::rehearsing(folder.path(), Some(store.port())) {
+        Ok(runtime) => rules::idle(&loaded.config, &*runtime).await,
+        Err(_) => Vec::new(),
+    };
+    store.close().await;
+    found
 }
 
 /// Writes the rows of the sessions that need it anew. One whose log is broken stays as it is.
@@ -165,7 +189,7 @@ fn damaged(report: &Report) -> Error {
     })
 }
 
-fn view(report: &Report) -> View<'_> {
+fn view<'r>(report: &'r Report, warnings: &'r [String]) -> View<'r> {
     let line = |invariant: Invariant| {
         let count = report.counts.get(&invariant).copied().unwrap_or(0);
         let breaches = report
@@ -200,6 +224,7 @@ fn view(report: &Report) -> View<'_> {
         problems: &report.problems,
         drift: &report.drift,
         invariants: Invariant::ALL.into_iter().map(line).collect(),
+        warnings,
     }
 }
 
@@ -247,6 +272,9 @@ fn show(printer: &Printer, view: &View<'_>) -> Result<()> {
         if more > 0 {
             printer.line(format!("      and {more} more"))?;
         }
+    }
+    for warning in view.warnings {
+        printer.note(format!("{} {}", "warning:".yellow(), tame(warning)));
     }
     if view.not_compared > 0 {
         printer.note(format!(

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::access::{Context, Way};
+use crate::access::{self, Context};
 use crate::args::Serve;
 use crate::error::{Code, Error, Result};
+use crate::files;
 use crate::host::{Host, Listen};
 use crate::signals::Signals;
 
@@ -18,14 +19,12 @@ pub(crate) async fn serve(context: &Context, args: Serve) -> Result<()> {
             "`serve` is a server; `--server` is for the other commands",
         ));
     }
+    files::raise();
     let loaded = context.config()?;
     let paths = context.paths()?;
-    // Nodes share a database; a file has one owner.
-    if paths.database.is_none()
-        && let Way::Server(_) = context.way().await?
-    {
-        return Err(Error::new(Code::Conflict, format!("{} has a server already", paths.store.display()))
-            .hint("use that one (`mainstay session list` finds it), stop it, or name another file with `--store`"));
+    // Nodes share a database; a file has one owner. Said before an address is looked for.
+    if paths.database.is_none() {
+        access::unheld(&paths)?;
     }
     let token = match (&context.global.token, &loaded.server.token) {
         (Some(token), _) => Some(token.clone()),

@@ -12,6 +12,7 @@ use mainstay_core::policy::ResumeMode;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::Server;
 use super::grant::{HttpTable, Secret};
 use super::value::{Dollars, Span};
 use crate::limits::LimitsTable;
@@ -155,6 +156,30 @@ pub(super) struct ServerTable {
     pub(super) listen: Option<SocketAddr>,
     pub(super) token: Option<Secret>,
     pub(super) hosts: Vec<String>,
+    pub(super) max_connections: Option<usize>,
+    pub(super) read_timeout: Option<Span>,
+}
+
+impl ServerTable {
+    /// # Errors
+    /// Numbers that would let nobody in.
+    pub(super) fn server(self) -> Result<Server, String> {
+        let usual = Server::default();
+        let server = Server {
+            listen: self.listen,
+            token: self.token,
+            hosts: self.hosts,
+            max_connections: self.max_connections.unwrap_or(usual.max_connections),
+            read_timeout: self.read_timeout.map_or(usual.read_timeout, |span| span.0),
+        };
+        if server.max_connections == 0 {
+            return Err("`max-connections` must be at least 1".into());
+        }
+        if server.read_timeout.is_zero() {
+            return Err("`read-timeout` must not be zero".into());
+        }
+        Ok(server)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -42,6 +42,21 @@ fn unknown_keys_are_told_with_line_and_nearest_name() {
 }
 
 #[test]
+fn a_server_lets_somebody_in() {
+    let text = "[server]\nmax-connections = 7\nread-timeout = \"2s\"\n";
+    let server = read(text).unwrap().server;
+    let set = (server.max_connections, server.read_timeout);
+    assert_eq!(set, (7, Duration::from_secs(2)));
+    for (wrong, cause) in [
+        ("max-connections = 0", "at least 1"),
+        ("read-timeout = \"0s\"", "not be zero"),
+    ] {
+        let text = format!("[server]\n{wrong}\n");
+        check(&text, "mainstay.toml", cause, None);
+    }
+}
+
+#[test]
 fn rules_for_tools_are_read_in_their_order() {
     let text = r#"
         [[agents.a.tool-rules]]
