@@ -9,6 +9,7 @@ use mainstay_core::export::Imported;
 use mainstay_core::history::{Item, ModelRef};
 use mainstay_core::id::{InputId, OwnerId, Seq, SessionId};
 use mainstay_core::plugin::Kind;
+use mainstay_server::BODY_LIMIT;
 use mainstay_server::wire::{
     Admitted, Approval, Collect, Collected, Configure, Interrupted, ModelName, NewAlias, NewAnswer,
     NewInput, NewInterrupt, NewPlugin, NewSession, Node, PROBLEM, Page, Plugin, ProblemBody,
@@ -26,10 +27,30 @@ pub(crate) struct Client {
     http: reqwest::Client,
     base: String,
     token: Option<String>,
+    patience: Duration,
 }
 
 /// How long a server may say nothing. A stream has a sign of life every 15 s.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a connection is kept for another request: well below what servers keep one for.
+const KEPT: Duration = Duration::from_secs(10);
+/// Room in the body of an input for what is no text.
+const ROOM: usize = 256;
+
+/// What to do about a prompt that is too large.
+const TOO_LARGE: &str = "shorten it, or put it into a file that a tool of the agent can read";
+
+/// Refuses a prompt that no server takes, before anything is begun for it.
+pub(crate) fn check_prompt(text: &str) -> Result<()> {
+    // A server counts the text as JSON.
+    let bytes = serde_json::to_vec(text).map_or(0, |json| json.len());
+    let most = BODY_LIMIT - ROOM;
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!("the prompt has {bytes} bytes as JSON, and at most {most} are taken");
+    Err(Error::new(Code::Usage, message).hint(TOO_LARGE))
+}
 
 /// What a stream tells.
 #[derive(Debug)]
@@ -66,10 +87,16 @@ impl Client {
         };
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
+            .pool_idle_timeout(KEPT)
             .no_proxy()
             .build()
             .map_err(|error| Error::failed("cannot make an HTTP client").because(&error))?;
-        Ok(Self { http, base, token })
+        Ok(Self {
+            http,
+            base,
+            token,
+            patience: PATIENCE,
+        })
     }
 
     pub(crate) async fn create(&self, new: &NewSession) -> Result<Session> {
@@ -98,6 +125,7 @@ impl Client {
         text: &str,
         delivery: Delivery,
     ) -> Result<Admitted> {
+        check_prompt(text)?;
         let new = NewInput {
             id: Some(InputId::new()),
             text: Some(text.into()),
@@ -293,7 +321,7 @@ impl Client {
 
     /// What is answered at once.
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.lasting(method, path).timeout(PATIENCE)
+        self.lasting(method, path).timeout(self.patience)
     }
 
     /// What may take as long as it takes.
@@ -360,7 +388,7 @@ impl Client {
             Code::Unavailable,
             format!("the server at {} does not answer", self.base),
         )
-        .cause(format!("it has said nothing for {} s", PATIENCE.as_secs()))
+        .cause(format!("it has said nothing for {:?}", self.patience))
         .hint("see whether that process is stopped, or its machine overloaded")
     }
 
@@ -436,6 +464,8 @@ impl Client {
                 Code::Config,
                 Some("give the server's token with `--token` or MAINSTAY_TOKEN"),
             ),
+            "file-damaged" => (Code::Damaged, None),
+            "body-too-large" => (Code::Usage, Some(TOO_LARGE)),
             "invalid" | "bad-request" => (Code::Usage, None),
             "unavailable" => (Code::Unavailable, None),
             _ if status == StatusCode::CONFLICT => (Code::Conflict, None),
@@ -469,7 +499,7 @@ impl Follow {
             .header("accept", "text/event-stream")
             .header("last-event-id", self.after.to_string());
         self.parser = Parser::default();
-        let answer = tokio::time::timeout(PATIENCE, self.client.answer(request)).await;
+        let answer = tokio::time::timeout(self.client.patience, self.client.answer(request)).await;
         self.response = Some(answer.unwrap_or_else(|_| Err(self.client.silent()))?);
         Ok(())
     }
@@ -488,7 +518,7 @@ impl Follow {
                 return Ok(Some(told));
             }
             if let Some(response) = &mut self.response {
-                match tokio::time::timeout(PATIENCE, response.chunk()).await {
+                match tokio::time::timeout(self.client.patience, response.chunk()).await {
                     Ok(Ok(Some(bytes))) => {
                         self.parser.feed(&bytes, &mut self.told);
                         continue;
@@ -605,6 +635,70 @@ mod tests {
                 "cut at {cut}: {told:?}"
             );
         }
+    }
+
+    /// A server that takes connections, begins to answer on each with `words`, and falls silent.
+    async fn silent(words: &'static str) -> Client {
+        use tokio::io::AsyncWriteExt as _;
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.expect("an address");
+        let address = listener.local_addr().expect("an address").to_string();
+        tokio::spawn(async move {
+            let mut taken = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.write_all(words.as_bytes()).await;
+                taken.push(stream);
+            }
+        });
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Client {
+            patience: Duration::from_millis(100),
+            ..Client::new(&address, None).expect("a client")
+        }
+    }
+
+    /// Waits for an answer that does not come.
+    async fn given_up<T: std::fmt::Debug>(answer: impl Future<Output = Result<T>>) {
+        let answer = tokio::time::timeout(Duration::from_secs(60), answer).await;
+        let error = answer.expect("it gives up").expect_err("nobody answers");
+        assert_eq!(error.code, Code::Unavailable, "{error:?}");
+        assert!(error.message.contains("does not answer"), "{error:?}");
+        assert!(error.causes[0].contains("100ms"), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_is_given_up() {
+        const BEGUN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        let id = SessionId::new();
+        for words in ["", "HTTP/1.1 200", BEGUN] {
+            let client = silent(words).await;
+            given_up(client.session(id)).await;
+            given_up(client.prompt(id, "hello", Delivery::Queue)).await;
+        }
+        for words in ["", "HTTP/1.1 200"] {
+            let client = silent(words).await;
+            given_up(async { client.follow(id, 0).await.map(drop) }).await;
+        }
+        // A stream that began, and has no sign of life.
+        let client = silent(BEGUN).await;
+        let mut stream = client.follow(id, 0).await.expect("it begins");
+        given_up(stream.next()).await;
+    }
+
+    #[test]
+    fn the_largest_prompt_fits_a_body() {
+        let text = "\"".repeat((BODY_LIMIT - ROOM - 2) / 2);
+        check_prompt(&text).expect("it is taken");
+        let new = NewInput {
+            id: Some(InputId::new()),
+            text: Some(text.clone()),
+            delivery: Some(Delivery::Queue),
+            ..NewInput::default()
+        };
+        let body = serde_json::to_vec(&new).expect("it serialises");
+        assert!(body.len() <= BODY_LIMIT, "{}", body.len());
+        let error = check_prompt(&(text + "\"")).expect_err("it is refused");
+        assert_eq!(error.code, Code::Usage);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Options {
 }
 
 /// One call of a tool.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
     pub tool: String,

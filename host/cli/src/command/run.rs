@@ -8,6 +8,7 @@ use mainstay_core::tail::Status;
 use crate::access::Context;
 use crate::args::Run;
 use crate::choice::{self, Opened};
+use crate::client::check_prompt;
 use crate::error::{Code, Error, Result};
 use crate::follow::{Show, to_the_end};
 use crate::printer::brief;
@@ -19,6 +20,8 @@ const NEWEST: u32 = 20;
 
 pub(crate) async fn run(context: &Context, args: Run) -> Result<()> {
     let prompt = prompt(&args.prompt)?;
+    // Before a session is begun that would stay empty.
+    prompt.as_deref().map_or(Ok(()), check_prompt)?;
     let title = prompt.as_deref().map(|prompt| brief(prompt, 80));
     let mut opened = choice::open(context, &args.choice, title).await?;
     let host = opened.host.take();

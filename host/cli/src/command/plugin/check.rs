@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use mainstay_kit::{Call, Options};
+use mainstay_server::strict;
 
 use super::author::{beside, component};
 use crate::access::Context;
@@ -76,10 +77,10 @@ fn calls(file: &Path) -> Result<Vec<Call>> {
     lines
         .filter(|(_, line)| !line.trim().is_empty())
         .map(|(n, line)| {
-            serde_json::from_str(line).map_err(|error| {
+            strict::from_slice(line.as_bytes()).map_err(|error| {
                 let place = format!("line {n} of {} is no call", file.display());
                 Error::new(Code::Usage, place)
-                    .because(&error)
+                    .cause(error)
                     .hint(r#"write {"tool": "NAME", "arguments": {…}}"#)
             })
         })
