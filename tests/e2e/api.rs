@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "api/connections.rs"]
+mod connections;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -358,6 +361,20 @@ async fn api_6_every_error_is_a_problem_that_says_what_to_do() {
             host.server.post(&inputs, json!({ "text": "  " })).await,
             422,
         ),
+        (host.server.post(&inputs, json!([null, "x"])).await, 400),
+        (
+            host.server
+                .post(&inputs, json!({ "signal": ["name", 1] }))
+                .await,
+            400,
+        ),
+        (host.server.post("/sessions", json!([])).await, 400),
+        (
+            host.server
+                .post("/sessions", json!({ "title": "x".repeat(1001) }))
+                .await,
+            422,
+        ),
         (
             host.server
                 .post(&inputs, json!({ "text": "x".repeat(3 << 20) }))
@@ -385,6 +402,11 @@ async fn api_6_every_error_is_a_problem_that_says_what_to_do() {
         1,
         "nothing of them is stored"
     );
+    let (_, listed) = host.server.get("/sessions").await;
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+    let most = json!({ "title": "x".repeat(1000) });
+    let (status, created) = host.server.post("/sessions", most).await;
+    assert_eq!(status, 201, "{created}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -532,4 +554,37 @@ async fn handed_over(signal: &str, reason: &str) {
         .collect();
     assert_eq!(reasons, [reason]);
     next.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_under_the_id_of_a_deleted_one_has_nothing_of_it() {
+    let host = Host::start().await;
+    let id = host.session().await;
+    host.prompt(&id, "slow 200 old words that are never said to the end")
+        .await;
+    let output = host.stream(&id, None, |event| event.1 != "step.output");
+    let old = output.await;
+    let started = old.iter().find(|event| event.1 == "execution.started");
+    let execution = started.expect("it runs").2["execution"].clone();
+    let url = format!("{}/v1/sessions/{id}", host.server.address);
+    let deleted = host.server.http.delete(&url).send().await.unwrap();
+    assert_eq!(deleted.status(), 204);
+    let (status, _) = host.server.post("/sessions", json!({ "id": id })).await;
+    assert_eq!(status, 201);
+    host.prompt(&id, "say new").await;
+    host.server.idle(&id).await;
+    let events = host.server.events(&id).await;
+    let seqs: Vec<u64> = events
+        .iter()
+        .map(|event| event["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    assert!(
+        events.iter().all(|event| event["execution"] != execution),
+        "{events:?}"
+    );
+    let succeeded = events
+        .iter()
+        .filter(|event| event["type"] == "execution.succeeded");
+    assert_eq!(succeeded.count(), 1, "{events:?}");
 }

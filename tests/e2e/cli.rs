@@ -2,6 +2,9 @@
 
 mod support;
 
+#[path = "cli/refusals.rs"]
+mod refusals;
+
 use std::path::PathBuf;
 use std::process::Stdio;
 
