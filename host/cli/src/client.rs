@@ -637,15 +637,16 @@ mod tests {
         }
     }
 
-    /// A server that takes connections, begins to answer on each with `words`, and falls silent.
+    /// A server that takes a request on each connection, begins to answer with `words`, and falls silent.
     async fn silent(words: &'static str) -> Client {
-        use tokio::io::AsyncWriteExt as _;
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
         let listener = listener.expect("an address");
         let address = listener.local_addr().expect("an address").to_string();
         tokio::spawn(async move {
             let mut taken = Vec::new();
             while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 1024]).await;
                 let _ = stream.write_all(words.as_bytes()).await;
                 taken.push(stream);
             }
