@@ -55,7 +55,9 @@ pub(crate) async fn serve(
     closing: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Arc::new(Semaphore::new(
+        limits.connections.min(Semaphore::MAX_PERMITS),
+    ));
     let refused = Arc::new(Semaphore::new(REFUSED));
     let mut stop = pin!(stop);
     let mut told: Option<Instant> = None;
