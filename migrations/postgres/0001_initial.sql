@@ -24,11 +24,11 @@ CREATE TABLE event (
     compacted text,
     PRIMARY KEY (session, seq),
     -- Recovery's events name no execution as their writer.
-    CHECK (execution IS NULL OR recovery IS NULL),
-    CHECK (type <> 'call.settled' OR (step IS NOT NULL AND call IS NOT NULL))
+    CHECK (execution IS NULL OR recovery IS NULL)
 );
 
--- The types and versions that events in this database have, whichever build wrote them.
+-- The types and versions that events in this database have, whichever build wrote them. Who writes an
+-- event sees to it in the same transaction.
 CREATE TABLE kind (
     type    text   NOT NULL,
     version bigint NOT NULL,
@@ -235,27 +235,21 @@ END $$;
 CREATE TRIGGER alias_changed AFTER INSERT OR UPDATE OR DELETE ON alias
 FOR EACH STATEMENT EXECUTE FUNCTION alias_changed();
 
-CREATE FUNCTION event_added() RETURNS trigger LANGUAGE plpgsql AS $$
+-- And no result before its call. A trigger of rows, as a condition is cheap where a table of what was
+-- added is not: most events are no results.
+CREATE FUNCTION event_call_result_after_call() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO kind (type, version)
-    SELECT DISTINCT a.type, a.version FROM added a
-     WHERE NOT EXISTS (SELECT 1 FROM kind k WHERE k.type = a.type AND k.version = a.version)
-    ON CONFLICT DO NOTHING;
-    -- And no result before its call.
-    IF EXISTS (
-        SELECT 1 FROM added a
-         WHERE a.type = 'call.settled'
-           AND NOT EXISTS (
-            SELECT 1 FROM call c
-             WHERE c.session = a.session AND c.step = a.step AND c.id = a.call))
+    IF NOT EXISTS (
+        SELECT 1 FROM call c
+         WHERE c.session = NEW.session AND c.step = NEW.step AND c.id = NEW.call)
     THEN
         RAISE EXCEPTION 'a result before its call' USING ERRCODE = 'check_violation';
     END IF;
-    RETURN NULL;
+    RETURN NEW;
 END $$;
 
-CREATE TRIGGER event_added AFTER INSERT ON event
-REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION event_added();
+CREATE TRIGGER event_call_result_after_call BEFORE INSERT ON event
+FOR EACH ROW WHEN (NEW.type = 'call.settled') EXECUTE FUNCTION event_call_result_after_call();
 
 -- session_load: what a commit is judged by, as one snapshot: the live end of a session, the events and
 -- inputs that bear one of these ids, the session's events between two seqs, and the clock. Exactly one
@@ -267,7 +261,10 @@ CREATE FUNCTION session_load(
     o_id text, o_created_at bigint, o_updated_at bigint, o_head bigint, o_data text,
     o_claim text, o_expires_at bigint, o_pending text[], o_step text,
     o_events text, o_inputs text, o_held text
-) LANGUAGE plpgsql AS $$
+)
+-- The arguments tell the planner that most of it is left out, so that it would plan anew each time, which
+-- takes longer than the statement.
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN QUERY
     SELECT store_now(p_at), (SELECT count(*) FROM kind), s.version, s.stale,
@@ -298,22 +295,29 @@ END $$;
 -- `o_outcome` is
 --   done   stored;
 --   stale  another commit came first, or the session is gone (there already, with a null `p_version`);
---   fence  the claim is not held (`p_expired` false), or has not expired (true), by the clock;
 --   busy   another commit is at it, and `p_wait` is false.
--- `o_names` is `naming.changes` once it is done.
+-- It fails with MSF01 where the claim is not held (`p_expired` false), or has not expired (true), by the
+-- clock. `o_names` is `naming.changes`, if it is done.
 -- Nothing was stored unless it is `done`. Rows are arrays in the order of the columns, one array of
--- these per table; null for none.
+-- these per table; null for none. `p_kinds` are types and versions of the events that may be new here.
+-- Each statement of it costs the server some 20 us, more than the rows that it writes: so the one that
+-- changes the session's row is also what locks it and judges its version, as the one that changes the
+-- claim judges the fence.
 CREATE FUNCTION session_commit(
     p_session uuid, p_version bigint, p_at bigint, p_wait boolean,
     p_execution uuid, p_owner uuid, p_expired boolean,
     p_row jsonb, p_claim jsonb, p_calls jsonb, p_events jsonb, p_inputs jsonb, p_through bigint,
-    p_items jsonb, p_steps jsonb, p_executions jsonb
+    p_items jsonb, p_steps jsonb, p_executions jsonb, p_kinds jsonb
 ) RETURNS TABLE (o_outcome text, o_now bigint, o_version bigint, o_expires_at bigint, o_names bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_version bigint;
+    v_held    boolean;
     v_count   bigint;
     v_first   bigint;
+    v_last    bigint;
+    v_items   bigint;
+    v_bytes   bigint;
+    v_item    record;
 BEGIN
     -- What is answered is durable, whatever the server's default is.
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -330,7 +334,7 @@ BEGIN
                 CASE WHEN (p_row ->> 8)::boolean THEN (p_row ->> 2)::bigint END,
                 (p_row ->> 9)::bigint, (p_row ->> 11)::boolean, p_row ->> 10)
         ON CONFLICT (id) DO NOTHING
-        RETURNING session.version INTO o_version;
+        RETURNING session.version, (SELECT n.changes FROM naming n) INTO o_version, o_names;
         o_now := store_now(p_at);
         IF o_version IS NULL THEN
             o_outcome := 'stale';
@@ -338,11 +342,8 @@ BEGIN
             RETURN;
         END IF;
     ELSE
-        IF p_wait THEN
-            SELECT s.version INTO v_version FROM session s WHERE s.id = p_session FOR NO KEY UPDATE;
-        ELSE
-            SELECT s.version INTO v_version FROM session s WHERE s.id = p_session
-               FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT p_wait THEN
+            PERFORM 1 FROM session s WHERE s.id = p_session FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND AND EXISTS (
                 SELECT 1 FROM session s WHERE s.id = p_session AND s.version = p_version)
             THEN
@@ -351,33 +352,60 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
-        -- After the lock: it may have been waited for.
-        o_now := store_now(p_at);
-        IF v_version IS DISTINCT FROM p_version THEN
-            o_outcome := 'stale';
-            RETURN NEXT;
-            RETURN;
-        END IF;
-        IF p_execution IS NOT NULL THEN
-            -- Nobody but a commit changes a claim, apart from its expiry.
-            SELECT c.expires_at INTO o_expires_at FROM claim c
-             WHERE c.session = p_session AND c.execution = p_execution AND c.owner = p_owner;
-            IF NOT FOUND OR (o_expires_at <= o_now) <> p_expired THEN
-                o_outcome := 'fence';
-                RETURN NEXT;
-                RETURN;
-            END IF;
-        END IF;
-        o_version := p_version + 1;
-        UPDATE session SET
-            version = o_version, updated_at = (p_row ->> 2)::bigint, head = (p_row ->> 3)::bigint,
+        UPDATE session s SET
+            version = p_version + 1, updated_at = (p_row ->> 2)::bigint,
+            head = (p_row ->> 3)::bigint,
             step = (p_row ->> 4)::bigint, stepping = p_row ->> 4 IS NOT NULL,
             runnable = (p_row ->> 5)::boolean,
             due = CASE WHEN (p_row ->> 6)::boolean THEN (p_row ->> 2)::bigint END,
             wake_at = (p_row ->> 7)::bigint,
             owing = CASE WHEN (p_row ->> 8)::boolean THEN (p_row ->> 2)::bigint END,
             shown = (p_row ->> 9)::bigint, stale = (p_row ->> 11)::boolean, data = p_row ->> 10
-         WHERE id = p_session;
+         WHERE s.id = p_session AND s.version = p_version
+        RETURNING s.version, (SELECT n.changes FROM naming n) INTO o_version, o_names;
+        -- After the lock: it may have been waited for.
+        o_now := store_now(p_at);
+        IF o_version IS NULL THEN
+            o_outcome := 'stale';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+
+    -- The claim. Null where it stays as it is; `[]` where there is none any more; else execution, owner,
+    -- data and the lease of a new one, or whether an old one expires now. Nobody but a commit changes
+    -- one, apart from its expiry.
+    IF p_claim IS NULL THEN
+        -- It may have been renewed since.
+        SELECT c.expires_at,
+               c.execution = p_execution AND c.owner = p_owner AND (c.expires_at <= o_now) = p_expired
+          INTO o_expires_at, v_held FROM claim c WHERE c.session = p_session;
+    ELSIF p_claim ->> 3 IS NOT NULL THEN
+        INSERT INTO claim (session, execution, owner, expires_at, data)
+        VALUES (p_session, (p_claim ->> 0)::uuid, (p_claim ->> 1)::uuid,
+                least(o_now::numeric + (p_claim ->> 3)::numeric, 9223372036854775807)::bigint,
+                p_claim ->> 2)
+        RETURNING expires_at INTO o_expires_at;
+    ELSIF jsonb_array_length(p_claim) = 0 THEN
+        DELETE FROM claim c
+         WHERE c.session = p_session
+           AND (p_execution IS NULL OR (c.execution = p_execution AND c.owner = p_owner
+                                        AND (c.expires_at <= o_now) = p_expired));
+        v_held := FOUND;
+    ELSE
+        UPDATE claim c SET
+            data = p_claim ->> 2,
+            expires_at = CASE WHEN (p_claim ->> 4)::boolean THEN least(c.expires_at, o_now)
+                              ELSE c.expires_at END
+         WHERE c.session = p_session
+           AND (p_execution IS NULL OR (c.execution = p_execution AND c.owner = p_owner
+                                        AND (c.expires_at <= o_now) = p_expired))
+        RETURNING c.expires_at INTO o_expires_at;
+        v_held := FOUND;
+    END IF;
+    IF p_execution IS NOT NULL AND v_held IS NOT TRUE THEN
+        -- Not an answer: the session's row is to be as it was.
+        RAISE EXCEPTION 'the claim is not held' USING ERRCODE = 'MSF01';
     END IF;
 
     -- Calls before events: no result before its call.
@@ -387,6 +415,11 @@ BEGIN
           FROM jsonb_array_elements(p_calls) AS r
         ON CONFLICT (session, step, id) DO UPDATE SET status = excluded.status, data = excluded.data;
     END IF;
+    IF p_kinds IS NOT NULL THEN
+        INSERT INTO kind (type, version)
+        SELECT r ->> 0, (r ->> 1)::bigint FROM jsonb_array_elements(p_kinds) AS r
+        ON CONFLICT DO NOTHING;
+    END IF;
     IF p_events IS NOT NULL THEN
         INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, compacted,
                            step, call)
@@ -394,30 +427,6 @@ BEGIN
                (r ->> 5)::bigint, (r ->> 6)::uuid, (r ->> 7)::uuid, r ->> 8, r ->> 9,
                (r ->> 10)::bigint, r ->> 11
           FROM jsonb_array_elements(p_events) AS r;
-    END IF;
-    -- Null where it stays as it is; `[]` where there is none any more; else execution, owner, data and
-    -- the lease of a new one, or whether an old one expires now.
-    IF p_claim IS NULL THEN
-        -- It may have been renewed since.
-        SELECT c.expires_at INTO o_expires_at FROM claim c WHERE c.session = p_session;
-    ELSE
-        IF jsonb_array_length(p_claim) = 0 THEN
-            DELETE FROM claim WHERE session = p_session;
-            o_expires_at := NULL;
-        ELSIF p_claim ->> 3 IS NOT NULL THEN
-            INSERT INTO claim (session, execution, owner, expires_at, data)
-            VALUES (p_session, (p_claim ->> 0)::uuid, (p_claim ->> 1)::uuid,
-                    least(o_now::numeric + (p_claim ->> 3)::numeric, 9223372036854775807)::bigint,
-                    p_claim ->> 2)
-            RETURNING expires_at INTO o_expires_at;
-        ELSE
-            UPDATE claim SET
-                data = p_claim ->> 2,
-                expires_at = CASE WHEN (p_claim ->> 4)::boolean THEN least(expires_at, o_now)
-                                  ELSE expires_at END
-             WHERE session = p_session
-            RETURNING expires_at INTO o_expires_at;
-        END IF;
     END IF;
     IF p_inputs IS NOT NULL THEN
         -- An id that another session, or an earlier admission, has is not taken over.
@@ -436,27 +445,32 @@ BEGIN
         DELETE FROM item WHERE session = p_session AND seq > p_through;
     END IF;
     IF p_items IS NOT NULL THEN
-        INSERT INTO item (session, seq, n, is_message, bytes, data)
-        SELECT (r ->> 0)::uuid, (r ->> 1)::bigint, (r ->> 2)::bigint, (r ->> 3)::boolean,
-               (r ->> 4)::bigint, r ->> 5
-          FROM jsonb_array_elements(p_items) AS r;
-        -- An answer may come behind the results of its calls: all from the first new item on are
-        -- summed up anew.
-        SELECT min((r ->> 1)::bigint) INTO v_first FROM jsonb_array_elements(p_items) AS r;
-        WITH before AS (
-            SELECT i.items_to, i.bytes_to FROM item i
-             WHERE i.session = p_session AND i.seq < v_first ORDER BY i.seq DESC, i.n DESC LIMIT 1
-        ), total AS (
-            SELECT i.seq, i.n,
-                   coalesce((SELECT b.items_to FROM before b), 0) + row_number() OVER sofar AS items,
-                   coalesce((SELECT b.bytes_to FROM before b), 0)
-                       + sum(i.bytes) OVER sofar AS bytes
-              FROM item i WHERE i.session = p_session AND i.seq >= v_first
-            WINDOW sofar AS (ORDER BY i.seq, i.n)
-        )
-        UPDATE item SET items_to = total.items, bytes_to = total.bytes
-          FROM total
-         WHERE item.session = p_session AND item.seq = total.seq AND item.n = total.n;
+        -- In their order, each with the bytes of them up to it, and written with their sums at once: to add
+        -- these later is a second version of each row, by a join whose plan is dear and soon a bad one.
+        v_first := (p_items -> 0 ->> 1)::bigint;
+        SELECT i.seq, i.items_to, i.bytes_to INTO v_last, v_items, v_bytes FROM item i
+         WHERE i.session = p_session ORDER BY i.seq DESC, i.n DESC LIMIT 1;
+        INSERT INTO item (session, seq, n, is_message, bytes, data, items_to, bytes_to)
+        SELECT p_session, (r ->> 1)::bigint, (r ->> 2)::bigint, (r ->> 3)::boolean, (r ->> 4)::bigint,
+               r ->> 5, coalesce(v_items, 0) + n, coalesce(v_bytes, 0) + (r ->> 6)::bigint
+          FROM jsonb_array_elements(p_items) WITH ORDINALITY AS a (r, n);
+        IF v_last >= v_first THEN
+            -- An answer may come behind the results of its calls: all from the first new item on are
+            -- summed up anew, one after the other, as they are few.
+            SELECT i.items_to, i.bytes_to INTO v_items, v_bytes FROM item i
+             WHERE i.session = p_session AND i.seq < v_first ORDER BY i.seq DESC, i.n DESC LIMIT 1;
+            v_items := coalesce(v_items, 0);
+            v_bytes := coalesce(v_bytes, 0);
+            FOR v_item IN
+                SELECT i.seq, i.n, i.bytes FROM item i
+                 WHERE i.session = p_session AND i.seq >= v_first ORDER BY i.seq, i.n
+            LOOP
+                v_items := v_items + 1;
+                v_bytes := v_bytes + v_item.bytes;
+                UPDATE item i SET items_to = v_items, bytes_to = v_bytes
+                 WHERE i.session = p_session AND i.seq = v_item.seq AND i.n = v_item.n;
+            END LOOP;
+        END IF;
     END IF;
     IF p_steps IS NOT NULL THEN
         -- A row written again keeps the usage and the end that it had.
@@ -480,7 +494,6 @@ BEGIN
             started = CASE excluded.started WHEN 0 THEN execution.started ELSE excluded.started END,
             ended = excluded.ended, terminal = excluded.terminal;
     END IF;
-    SELECT n.changes INTO o_names FROM naming n;
     o_outcome := 'done';
     RETURN NEXT;
 END $$;

@@ -233,7 +233,7 @@ async fn append((conn, session): &mut (PgConnection, Session), form: Form, prepa
 
 const FUNCTION: &str = "
     SELECT * FROM session_commit($1, $2, NULL, true, $3, $4, false, $5, $6, NULL, $7, NULL, NULL,
-                                 NULL, $8, NULL)";
+                                 NULL, $8, NULL, NULL)";
 
 const CTE: &str = "
     WITH locked AS (

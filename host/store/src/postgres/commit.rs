@@ -107,6 +107,8 @@ impl PostgresStore {
                     continue;
                 }
             };
+            let lost = self.pool.lost();
+            let kinds = self.kinds.unkept(write::kinds(&rows), &self.pool);
             let statement = write::session_commit(
                 commit,
                 basis.version,
@@ -114,18 +116,24 @@ impl PostgresStore {
                 basis.tail.as_deref(),
                 &committed.tail,
                 &rows,
+                &kinds,
             );
             self.counters.writes.fetch_add(1, Ordering::Relaxed);
             // Whatever happens now, what was kept is no longer known to be right.
             self.cache.forget(session);
             let window = self.windows.take(session);
             look = true;
-            match self.pool.once(&statement).await {
-                Ok(answer) => {
-                    let answer = answer.first().ok_or(sqlx::Error::RowNotFound);
-                    let answer = answer.and_then(write::outcome);
-                    let (outcome, now) =
-                        answer.map_err(|cause| self.pool.trouble(cause).during(ACTION))?;
+            let answer = match self.pool.once(&statement).await {
+                Ok(rows) => {
+                    let row = rows.first().ok_or(sqlx::Error::RowNotFound);
+                    let answer = row.and_then(write::outcome);
+                    Ok(answer.map_err(|cause| self.pool.trouble(cause).during(ACTION))?)
+                }
+                Err(trouble) if trouble.kind() == Kind::Fenced => Ok((Outcome::Stale, None)),
+                Err(trouble) => Err(trouble),
+            };
+            match answer {
+                Ok((outcome, now)) => {
                     if let Some(now) = now {
                         self.clock.saw(now);
                     }
@@ -136,6 +144,7 @@ impl PostgresStore {
                             names,
                         } => {
                             self.names.heard(names);
+                            self.kinds.wrote(kinds, lost);
                             let stored = settled(committed, expires_at);
                             self.cache.keep(session, stored.tail.clone(), version);
                             let window = window::followed(window, commit, &stored.tail, &changes);

@@ -1,8 +1,10 @@
 //! Types of events that this build does not know. Builds of several versions may share a database, so
 //! what is foreign depends on who asks: the database keeps which types it has, and each process looks
-//! again whenever their number has changed. As long as it knows them all, nothing more is asked.
+//! again whenever their number has changed. As long as it knows them all, nothing more is asked. Who
+//! writes events sees to it that their types are kept, which each process does once for each.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mainstay_core::event::knows;
 use sqlx::Row as _;
@@ -11,9 +13,22 @@ use super::pool::Pool;
 use super::read::{self, Unknown};
 use super::trouble::Trouble;
 
+/// A type of events, and its version.
+pub(super) type Kind = (String, u32);
+
 #[derive(Default)]
 pub(super) struct Kinds {
     seen: Mutex<(i64, Unknown)>,
+    kept: Mutex<Kept>,
+}
+
+/// Types that the database keeps for certain.
+#[derive(Default)]
+struct Kept {
+    kinds: HashSet<Kind>,
+    /// Connections that had been lost by then: another server may have taken over since, without what was
+    /// written last.
+    lost: u64,
 }
 
 impl Kinds {
@@ -58,6 +73,32 @@ impl Kinds {
         }
         *seen = (count, unknown.clone());
         Ok(unknown)
+    }
+
+    /// Those that the database may not keep yet: to be written with their first event.
+    pub(super) fn unkept(&self, mut kinds: Vec<Kind>, pool: &Pool) -> Vec<Kind> {
+        let mut kept = self.kept();
+        let lost = pool.lost();
+        if kept.lost != lost {
+            *kept = Kept {
+                kinds: HashSet::new(),
+                lost,
+            };
+        }
+        kinds.retain(|kind| !kept.kinds.contains(kind));
+        kinds
+    }
+
+    /// These were written, after so many connections had been lost.
+    pub(super) fn wrote(&self, kinds: Vec<Kind>, lost: u64) {
+        let mut kept = self.kept();
+        if kept.lost == lost {
+            kept.kinds.extend(kinds);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, (i64, Unknown)> {

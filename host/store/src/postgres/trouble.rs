@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Crossed,
     /// An id or a key is there already.
     Held,
+    /// The claim is not held, or has not expired, by the database's clock.
+    Fenced,
     /// Repeating it changes nothing.
     Lasting,
 }
@@ -57,6 +59,8 @@ impl Trouble {
             sqlx::Error::Database(_) => match code(&self.cause).as_deref() {
                 Some("40001" | "40P01" | "55P03") => Kind::Crossed,
                 Some("23505") => Kind::Held,
+                // See `session_commit`.
+                Some("MSF01") => Kind::Fenced,
                 // Starting up, shutting down, out of connections.
                 Some("57P01" | "57P02" | "57P03" | "57P05" | "53300") => Kind::Gone,
                 Some(code) if code.starts_with("08") => Kind::Gone,

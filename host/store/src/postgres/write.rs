@@ -10,7 +10,7 @@
 //! leaves tables alone that a commit does not change, and says why it stored nothing. Measure again with
 //! `cargo bench -p mainstay-store --bench postgres`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::{Commit, Write};
@@ -20,8 +20,11 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
+use super::kinds::Kind;
 use super::statement::{Arg, Statement};
-use crate::rows::{EventRow, ExecutionRow, Rows, SessionRow, StepRow, Text, json, session_row};
+use crate::rows::{
+    EventRow, ExecutionRow, ItemRow, Rows, SessionRow, StepRow, Text, json, session_row,
+};
 use crate::value::{signed, unsigned};
 
 /// What became of it.
@@ -88,6 +91,7 @@ pub(super) fn session_commit(
     before: Option<&Tail>,
     after: &Tail,
     rows: &Rows,
+    kinds: &[Kind],
 ) -> Statement {
     let fence = fence(&commit.write);
     let claim = claim(before, after, &commit.write);
@@ -95,6 +99,7 @@ pub(super) fn session_commit(
     tables(
         put(commit.session, version, at, wait, fence, row(after), claim),
         rows,
+        kinds,
     )
 }
 
@@ -112,6 +117,7 @@ pub(super) fn session_moved(
     tables(
         put(session, version, at, true, None, row, Arg::Json(claim)),
         rows,
+        &kinds(rows),
     )
 }
 
@@ -119,19 +125,28 @@ pub(super) fn session_moved(
 pub(super) fn session_rebuilt(at: Option<i64>, tail: &Tail, rows: &Rows) -> Statement {
     let session = tail.session.id;
     let none = Arg::Json(None);
-    tables(put(session, None, at, true, None, row(tail), none), rows)
+    let put = put(session, None, at, true, None, row(tail), none);
+    tables(put, rows, &kinds(rows))
 }
 
-fn tables(statement: Statement, rows: &Rows) -> Statement {
+/// The types and versions of events, each once.
+pub(super) fn kinds(rows: &Rows) -> Vec<Kind> {
+    let kinds = rows.events.iter().map(|row| (row.3.clone(), row.4));
+    let kinds: BTreeSet<Kind> = kinds.collect();
+    kinds.into_iter().collect()
+}
+
+fn tables(statement: Statement, rows: &Rows, kinds: &[Kind]) -> Statement {
     let through = rows.dropped.values().next();
     statement
         .bind(table(&last(&rows.calls, |row| (row.1, row.2.clone()))))
         .bind(table(&rows.events.iter().map(event).collect::<Vec<_>>()))
         .bind(table(&last(&rows.inputs, |row| row.0.clone())))
         .bind(through.map(|seq| signed(*seq)))
-        .bind(table(&rows.items))
+        .bind(table(&items(&rows.items)))
         .bind(table(&steps(&rows.steps)))
         .bind(table(&executions(&rows.executions)))
+        .bind(table(kinds))
 }
 
 /// Writes the row of a session alone.
@@ -143,6 +158,7 @@ pub(super) fn session_put(version: i64, at: Option<i64>, tail: &Tail) -> Stateme
         .bind(none())
         .bind(none())
         .bind(None::<i64>)
+        .bind(none())
         .bind(none())
         .bind(none())
         .bind(none())
@@ -159,7 +175,7 @@ fn put(
 ) -> Statement {
     Statement::new(
         "SELECT * FROM session_commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-         $15, $16)",
+         $15, $16, $17)",
     )
     .bind(session.0)
     .bind(version)
@@ -239,6 +255,19 @@ fn event(row: &EventRow) -> impl Serialize {
 fn last<T, K: Ord>(rows: &[T], key: impl Fn(&T) -> K) -> Vec<&T> {
     let last: BTreeMap<K, &T> = rows.iter().map(|row| (key(row), row)).collect();
     last.into_values().collect()
+}
+
+/// In their order, each with the bytes of them up to it.
+fn items(rows: &[ItemRow]) -> Vec<impl Serialize> {
+    let mut rows: Vec<&ItemRow> = rows.iter().collect();
+    rows.sort_by_key(|row| (row.1, row.2));
+    let mut bytes_to = 0_u64;
+    let rows = rows.into_iter().map(|row| {
+        let (session, seq, n, is_message, bytes, data) = row;
+        bytes_to = bytes_to.saturating_add(*bytes);
+        (session, seq, n, is_message, bytes, data, bytes_to)
+    });
+    rows.collect()
 }
 
 /// As the statement would merge them one after the other: what a later one lacks stays.

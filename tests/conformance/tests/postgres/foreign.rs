@@ -20,6 +20,9 @@ async fn write_later(conn: &mut PgConnection, session: SessionId, data: Option<&
     .fetch_one(&mut *conn)
     .await
     .unwrap();
+    conn.execute("INSERT INTO kind VALUES ('later.kind', 7) ON CONFLICT DO NOTHING")
+        .await
+        .unwrap();
     sqlx::query(
         "INSERT INTO event (session, seq, id, type, version, at, data)
          VALUES ($1, $2, $3, 'later.kind', 7, 0, '{}')",
