@@ -1,6 +1,7 @@
 //! How long a commit waits for others, to share its fsync with them. Among few sessions none waits: a lone
 //! one would only lose time. Among many, each of which commits as soon as it is done with its step, a
-//! commit waits until some others have come, which its step hardly notices.
+//! commit waits until some others have come, which its step hardly notices. One that has no company at all
+//! need not even be handed to the writer (see [`super::desk`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,6 +16,11 @@ pub(super) const NAP: Duration = Duration::from_micros(100);
 /// Of so many sessions at work one is waited for, up to the most.
 const EACH: f64 = 8.0;
 const MOST: usize = 8;
+/// Two that take turns are told from one by how often a commit is of another session than the one before:
+/// of two every second, of one that follows another every tenth or so.
+const OFTEN: f64 = 0.4;
+/// What one commit weighs in the average of that.
+const CHANGE_SHARE: f64 = 1.0 / 8.0;
 /// What one commit weighs in the average.
 const SHARE: f64 = 1.0 / 16.0;
 /// Sessions that are remembered, about.
@@ -28,6 +34,9 @@ pub(super) struct Company {
     /// Which commit was a session's last.
     last: HashMap<SessionId, u64>,
     at_work: f64,
+    /// Whose commit was the last, and the part of commits that were of another than the one before.
+    previous: Option<SessionId>,
+    changes: f64,
     /// The last group had more than one commit: others do come.
     together: bool,
 }
@@ -38,6 +47,8 @@ impl Company {
         let before = self.commits;
         for session in sessions {
             self.commits += 1;
+            let other = self.previous.replace(session) != Some(session);
+            self.changes += (f64::from(u8::from(other)) - self.changes) * CHANGE_SHARE;
             if let Some(last) = self.last.insert(session, self.commits) {
                 // One that comes back after a long time tells no more of the others than this.
                 let apart = ((self.commits - last) as f64).min(2.0 * EACH * MOST as f64);
@@ -49,6 +60,11 @@ impl Company {
             let recent = self.commits.saturating_sub(MANY as u64 / 2);
             self.last.retain(|_, last| *last > recent);
         }
+    }
+
+    /// One session is at work, as far as it shows.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.together && self.changes < OFTEN
     }
 
     /// Commits that are worth waiting for.
@@ -74,6 +90,43 @@ mod tests {
                 company.saw(sessions.iter().copied());
             }
             assert_eq!(company.wanted(), wanted, "{at_work}");
+        }
+    }
+
+    #[test]
+    fn one_is_alone_until_another_comes_and_after_it_has_gone() {
+        let mut company = Company::default();
+        let (one, other) = (SessionId::new(), SessionId::new());
+        for _ in 0..100 {
+            assert!(company.is_alone());
+            company.saw(std::iter::once(one));
+        }
+        for _ in 0..100 {
+            company.saw(std::iter::once(other));
+            company.saw(std::iter::once(one));
+        }
+        assert!(!company.is_alone());
+        for _ in 0..100 {
+            company.saw(std::iter::once(one));
+        }
+        assert!(company.is_alone());
+        company.saw([one, other].into_iter());
+        assert!(!company.is_alone());
+    }
+
+    #[test]
+    fn one_after_the_other_is_alone() {
+        let mut company = Company::default();
+        let sessions: Vec<_> = (0..100).map(|_| SessionId::new()).collect();
+        for session in &sessions {
+            company.saw(std::iter::once(*session));
+        }
+        assert!(!company.is_alone());
+        for session in sessions {
+            for n in 0..10 {
+                company.saw(std::iter::once(session));
+                assert!(n < 8 || company.is_alone());
+            }
         }
     }
 

@@ -1,9 +1,6 @@
 //! SQLite without the way to sqlx's thread: statements that run where they are called, on the handle of
-//! a connection that sqlx has opened. For the one thread that writes, which a commit's ten statements
-//! would otherwise leave and come back to twenty times.
-
-use std::marker::PhantomData;
-use std::ops::Deref;
+//! a connection that sqlx has opened. For commits, whose ten statements would otherwise leave the thread
+//! that stores them and come back to it twenty times.
 
 use rusqlite::config::DbConfig;
 use rusqlite::types::Type;
@@ -12,32 +9,17 @@ use sqlx::sqlite::{LockedSqliteHandle, SqliteConnection};
 
 use crate::value::ReadError;
 
-/// A connection whose statements run on the caller's thread, for as long as sqlx's is locked.
-pub(super) struct Direct<'h> {
-    db: Connection,
-    _locked: PhantomData<&'h mut ()>,
-}
-
-impl<'h> Direct<'h> {
-    /// # Errors
-    /// None so far: the handle is one that works.
-    pub(super) fn new(handle: &'h mut LockedSqliteHandle<'_>) -> Result<Self, Error> {
-        // SAFETY: the handle is open, and sqlx does not touch it for as long as it is borrowed; what is
-        // made of it does not close it, and has finalised its own statements when it is dropped.
-        let db = unsafe { Connection::from_handle(handle.as_raw_handle().as_ptr()) }?;
-        Ok(Self {
-            db,
-            _locked: PhantomData,
-        })
-    }
-}
-
-impl Deref for Direct<'_> {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        &self.db
-    }
+/// A connection whose statements run on the caller's thread.
+///
+/// # Safety
+/// It is used by one thread at a time, for as long as the handle is borrowed, and dropped before that ends.
+///
+/// # Errors
+/// None so far: the handle is one that works.
+pub(super) unsafe fn of(handle: &mut LockedSqliteHandle<'_>) -> Result<Connection, Error> {
+    // SAFETY: the handle is open, and sqlx does not touch it for as long as it is borrowed. What is made
+    // of it does not close it, and finalises its own statements when it is dropped.
+    unsafe { Connection::from_handle(handle.as_raw_handle().as_ptr()) }
 }
 
 /// Runs statements on the handle of a connection, within the transaction that it is in.
@@ -49,7 +31,8 @@ pub(super) async fn on<T>(
     run: impl FnOnce(&Connection) -> Result<T, Error>,
 ) -> Result<T, sqlx::Error> {
     let mut handle = conn.lock_handle().await?;
-    let done = Direct::new(&mut handle).and_then(|db| run(&db));
+    // SAFETY: it is dropped here, before the handle, and no other thread sees it.
+    let done = unsafe { of(&mut handle) }.and_then(|db| run(&db));
     done.map_err(|error| sqlx::Error::Decode(error.into()))
 }
 

@@ -8,22 +8,24 @@ use std::time::{Duration, Instant};
 use mainstay_core::commit::{self, Commit, Known, Refused};
 use mainstay_core::port::{Committed, StoreError};
 use rusqlite::{Connection, Error, Transaction, TransactionBehavior};
-use tokio::sync::oneshot;
 
-use super::direct::{Direct, is_busy, is_constraint, is_lasting};
+use super::direct::{is_busy, is_constraint, is_lasting};
 use super::judge::{self, Judge};
 use super::owner::TAKEN_OVER;
 use super::{Options, PAGE_BYTES, Shared};
 
 pub(super) const ACTION: &str = "commit";
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// How long SQLite itself waits for another process.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_millis(50);
+/// Bytes of events that are written in about the time that the disk takes anyway.
+const SHORT: u64 = 64 * 1024;
 
 pub(super) type Answer = Result<Committed, StoreError>;
-pub(super) type Waiting = (Commit, oneshot::Sender<Answer>);
 
 /// Stores commits, on the thread that it is called on.
 pub(super) struct Committer<'w> {
-    pub(super) db: Direct<'w>,
+    pub(super) db: &'w Connection,
     pub(super) shared: &'w Shared,
     pub(super) options: &'w Options,
     /// Bytes written since the WAL was last looked at.
@@ -31,37 +33,47 @@ pub(super) struct Committer<'w> {
 }
 
 impl Committer<'_> {
-    /// Stores a group. If its transaction fails, nothing of it is stored, and each commit is tried
-    /// alone, so that one that cannot be stored does not fail the others.
-    pub(super) fn group(&mut self, group: Vec<Waiting>) {
-        let (commits, replies): (Vec<Commit>, Vec<_>) = group.into_iter().unzip();
-        match self.store(&commits) {
-            Ok(answers) => {
-                for (reply, answer) in replies.into_iter().zip(answers) {
-                    let _ = reply.send(answer);
-                }
-            }
-            Err(error) if commits.len() == 1 => {
-                let answers = [Err(self.explain(&commits[0], error))];
-                for (reply, answer) in replies.into_iter().zip(answers) {
-                    let _ = reply.send(answer);
-                }
-            }
+    /// Stores a group and gives the answer to each. If its transaction fails, nothing of it is stored, and
+    /// each commit is tried alone, so that one that cannot be stored does not fail the others.
+    pub(super) fn group(&mut self, commits: &[Commit]) -> Vec<Answer> {
+        match self.store(commits) {
+            Ok(answers) => answers,
+            Err(error) if commits.len() == 1 => vec![Err(self.explain(&commits[0], error))],
             Err(error) if !is_lasting(&error) => {
                 tracing::warn!(%error, commits = commits.len(), "a group of commits failed; trying each alone");
-                for (commit, reply) in commits.iter().zip(replies) {
-                    let _ = reply.send(self.alone(commit));
-                }
+                commits.iter().map(|commit| self.alone(commit)).collect()
             }
             Err(error) => {
                 tracing::error!(%error, "the disk failed a group of commits");
                 let error = Arc::new(error);
-                for reply in replies {
-                    let _ = reply.send(Err(StoreError::Unavailable {
+                let failed = |_: &Commit| {
+                    Err(StoreError::Unavailable {
                         action: ACTION,
                         cause: error.clone().into(),
-                    }));
+                    })
+                };
+                commits.iter().map(failed).collect()
+            }
+        }
+    }
+
+    /// Stores one commit without waiting for anything but the disk. `None` if that cannot be: another
+    /// process holds the file, or it is much to write. Nothing has been done then.
+    pub(super) fn at_once(&mut self, commit: &Commit) -> Option<Answer> {
+        self.db.busy_timeout(Duration::ZERO).ok()?;
+        let done = self.attempt(std::slice::from_ref(commit), SHORT);
+        if let Err(error) = self.db.busy_timeout(BUSY_TIMEOUT) {
+            tracing::warn!(%error, "how long a write waits could not be set");
+        }
+        match done {
+            Ok(answers) => answers?.pop(),
+            Err(error) => {
+                self.shared.cache().forget([commit.session]);
+                if is_busy(&error) {
+                    self.shared.busy.fetch_add(1, Ordering::Relaxed);
+                    return None;
                 }
+                Some(Err(self.explain(commit, error)))
             }
         }
     }
@@ -88,7 +100,7 @@ impl Committer<'_> {
     }
 
     fn clash(&mut self, commit: &Commit) -> Result<Option<Refused>, Error> {
-        let mut tails = judge::tails(&self.db, &[commit.session])?;
+        let mut tails = judge::tails(self.db, &[commit.session])?;
         let Some(Ok(tail)) = tails.remove(&commit.session) else {
             return Ok(None);
         };
@@ -96,7 +108,7 @@ impl Committer<'_> {
         let Ok(applied) = applied else {
             return Ok(None);
         };
-        let clash = Judge::clash(&self.db, &applied.events)?;
+        let clash = Judge::clash(self.db, &applied.events)?;
         Ok(clash.map(|(id, seq)| Refused::EventConflict { id, seq }))
     }
 
@@ -104,7 +116,7 @@ impl Committer<'_> {
     fn store(&mut self, commits: &[Commit]) -> Result<Vec<Answer>, Error> {
         let deadline = Instant::now() + self.options.busy_patience;
         loop {
-            let done = self.attempt(commits);
+            let done = self.attempt(commits, u64::MAX);
             if let Err(error) = &done {
                 // After a failed COMMIT nobody knows what is stored.
                 self.shared
@@ -116,12 +128,13 @@ impl Committer<'_> {
                     continue;
                 }
             }
-            return done;
+            return done.map(|answers| answers.expect("anything may be written"));
         }
     }
 
-    fn attempt(&mut self, commits: &[Commit]) -> Result<Vec<Answer>, Error> {
-        let tx = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate)?;
+    /// `None`, and nothing is stored, where the events have more than `most` bytes of data.
+    fn attempt(&mut self, commits: &[Commit], most: u64) -> Result<Option<Vec<Answer>>, Error> {
+        let tx = Transaction::new_unchecked(self.db, TransactionBehavior::Immediate)?;
         if !self.shared.stamp.stands(&tx)? {
             let refused = |_: &Commit| {
                 Err(StoreError::Unavailable {
@@ -129,7 +142,7 @@ impl Committer<'_> {
                     cause: TAKEN_OVER.into(),
                 })
             };
-            return Ok(commits.iter().map(refused).collect());
+            return Ok(Some(commits.iter().map(refused).collect()));
         }
         let mut judge = Judge::load(&tx, self.shared, commits)?;
         let now = self.shared.now();
@@ -139,6 +152,9 @@ impl Committer<'_> {
             .collect();
         if judge.rows.is_empty() {
             tx.rollback()?;
+        } else if judge.rows.event_bytes() > most {
+            tx.rollback()?;
+            return Ok(None);
         } else {
             let bytes = judge.rows.write(&tx, &judge.tails)?;
             tx.commit()?;
@@ -152,7 +168,7 @@ impl Committer<'_> {
             self.shared.events.fetch_add(events, Ordering::Relaxed);
         }
         self.shared.cache().keep(judge.tails);
-        Ok(answers)
+        Ok(Some(answers))
     }
 
     /// Copies the WAL into the database once enough has been written. Readers are not waited for
@@ -162,13 +178,13 @@ impl Committer<'_> {
             return;
         }
         *self.unchecked = 0;
-        let pages = match checkpoint(&self.db, "PRAGMA wal_checkpoint(PASSIVE)") {
+        let pages = match checkpoint(self.db, "PRAGMA wal_checkpoint(PASSIVE)") {
             Ok(pages) => pages,
             Err(error) => return tracing::warn!(%error, "the WAL was not checkpointed"),
         };
         self.shared.checkpoints.fetch_add(1, Ordering::Relaxed);
         if pages * u64::from(PAGE_BYTES) > self.options.wal_bytes * 4
-            && let Err(error) = checkpoint(&self.db, "PRAGMA wal_checkpoint(TRUNCATE)")
+            && let Err(error) = checkpoint(self.db, "PRAGMA wal_checkpoint(TRUNCATE)")
         {
             tracing::warn!(%error, pages, "the WAL is too long and could not be cut");
         }

@@ -1,9 +1,10 @@
 //! SQLite: one process owns the file, one thread writes, readers are many and short.
 //!
 //! - [`writer`] hands commits that arrive together to [`group`], which puts them into one transaction
-//!   and answers them once it is on disk. What [`judge`] reads for them it keeps in memory, so that a
+//!   and answers them once it is on disk. A commit that nothing else is beside is stored by [`desk`] on
+//!   the thread that asks for it. What [`judge`] reads for them it keeps in memory, so that a
 //!   commit to a live session reads nothing but the ids that it brings.
-//! - [`rows`] writes the rows of such a group, [`direct`] on the writer's own thread.
+//! - [`rows`] writes the rows of such a group, [`direct`] on the thread that stores it.
 //! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
 //! - [`foreign`] looks for what a newer build has written. [`nodes`] keeps the rows of nodes.
@@ -14,6 +15,7 @@
 
 pub mod backup;
 mod company;
+mod desk;
 pub mod direct;
 pub mod doctor;
 pub(crate) mod file;
@@ -58,6 +60,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lock::{Holder, Lock, TakeError};
 use crate::value::digests_named;
+use desk::{Asked, Desk};
 use owner::Stamp;
 use writer::{Action, Job, Writer};
 
@@ -193,7 +196,7 @@ pub struct SqliteStore {
     shared: Arc<Shared>,
     readers: SqlitePool,
     /// `None` where the file was opened read-only.
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<(mpsc::Sender<(Job, Asked)>, Arc<Desk>)>,
     file: PathBuf,
 }
 
@@ -286,6 +289,10 @@ impl Cache {
         let (tail, used) = self.tails.get_mut(&session)?;
         *used = self.tick;
         Some(tail.clone())
+    }
+
+    fn holds(&self, session: SessionId) -> bool {
+        self.tails.contains_key(&session)
     }
 
     fn keep(&mut self, tails: HashMap<SessionId, Arc<Tail>>) {
@@ -388,7 +395,7 @@ impl SqliteStore {
             .page_size(PAGE_BYTES)
             // Of a new file alone; an older one keeps its free pages and uses them again.
             .auto_vacuum(SqliteAutoVacuum::Incremental)
-            .busy_timeout(Duration::from_millis(50))
+            .busy_timeout(group::BUSY_TIMEOUT)
             .disable_statement_logging();
         if content == file::Content::Nothing {
             // Marked as ours in the very first transaction, before the log is switched to WAL.
@@ -442,19 +449,18 @@ impl SqliteStore {
             .map_err(sqlite)?;
         let readers = readers(&file, &options);
         let (jobs, queue) = mpsc::channel(QUEUE);
+        let desk = Arc::new(Desk::new(Arc::clone(&shared), options));
         let writer = Writer {
             conn,
             jobs: queue,
             waiting: VecDeque::new(),
-            shared: shared.clone(),
-            options,
-            unchecked: 0,
+            desk: Arc::clone(&desk),
         };
         writer.start().map_err(io)?;
         Ok(Self {
             shared,
             readers,
-            jobs: Some(jobs),
+            jobs: Some((jobs, desk)),
             file,
         })
     }
@@ -549,9 +555,10 @@ impl SqliteStore {
         {
             tracing::warn!("a read does not end; the WAL stays beside the database");
         }
-        if let Some(jobs) = &self.jobs {
+        if let Some((jobs, desk)) = &self.jobs {
             let (reply, closed) = oneshot::channel();
-            if jobs.send(Job::Close(reply)).await.is_ok() {
+            let job = (Job::Close(reply), desk.ask());
+            if jobs.send(job).await.is_ok() {
                 let _ = closed.await;
             }
         }
@@ -573,12 +580,12 @@ impl SqliteStore {
             action,
             cause: cause.into(),
         };
-        let jobs = self
+        let (jobs, desk) = self
             .jobs
             .as_ref()
             .ok_or_else(|| refuse("the database was opened read-only"))?;
         let (reply, answer) = oneshot::channel();
-        jobs.send(job(reply))
+        jobs.send((job(reply), desk.ask()))
             .await
             .map_err(|_| refuse("the store is closed"))?;
         answer
@@ -733,6 +740,15 @@ macro_rules! snapshot {
 #[async_trait]
 impl Store for SqliteStore {
     async fn commit(&self, commit: Commit) -> Result<Committed, StoreError> {
+        if let Some((jobs, desk)) = &self.jobs
+            && let Some((answer, due)) = desk.at_once(&commit)
+        {
+            if due {
+                // A full queue keeps the writer at work as it is.
+                let _ = jobs.try_send((Job::Checkpoint, desk.ask()));
+            }
+            return answer;
+        }
         self.ask("commit", |reply| Job::Commit(commit, reply)).await
     }
 

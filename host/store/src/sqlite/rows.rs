@@ -17,6 +17,11 @@ use crate::rows::{ItemRow, Rows, SessionRow, Text, json, session_row};
 const ROW_BYTES: u64 = 256;
 
 impl Rows {
+    /// Bytes of the events' data.
+    pub(super) fn event_bytes(&self) -> u64 {
+        self.events.iter().map(|row| row.8.len() as u64).sum()
+    }
+
     /// Writes all of it, with the sessions and claims as they are in `tails`. Gives the bytes written,
     /// roughly.
     pub(crate) fn write(

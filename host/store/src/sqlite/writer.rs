@@ -1,6 +1,6 @@
 //! The one writer, on a thread of its own. Commits that arrive while it waits for the disk go together
 //! into the next transaction (see [`super::group`]); whatever else is to be written has its turn
-//! between two of these.
+//! between two of these. A commit of a session that is alone need not come here (see [`super::desk`]).
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,11 +15,10 @@ use mainstay_core::port::{Committed, StoreError};
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
-use super::company::{self, Company};
-use super::direct::Direct;
-use super::group::{BUSY_PAUSE, Committer, Waiting};
+use super::company;
+use super::desk::{Asked, Desk};
+use super::group::BUSY_PAUSE;
 use super::read::{self, signed};
-use super::{Options, Shared};
 
 /// Statements that run in a transaction of their own, repeated as a whole where the file is busy.
 pub(super) type Action = Box<
@@ -43,18 +42,17 @@ pub(super) enum Job {
         action: Action,
         reply: oneshot::Sender<Result<u64, StoreError>>,
     },
+    /// Look at the WAL: commits that were not handed over have written much.
+    Checkpoint,
     Close(oneshot::Sender<()>),
 }
 
 pub(super) struct Writer {
     pub(super) conn: SqliteConnection,
-    pub(super) jobs: mpsc::Receiver<Job>,
+    pub(super) jobs: mpsc::Receiver<(Job, Asked)>,
     /// Taken over, and not begun.
-    pub(super) waiting: VecDeque<Job>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) options: Options,
-    /// Bytes written since the WAL was last looked at.
-    pub(super) unchecked: u64,
+    pub(super) waiting: VecDeque<(Job, Asked)>,
+    pub(super) desk: Arc<Desk>,
 }
 
 /// Jobs that are taken over at once.
@@ -76,7 +74,7 @@ impl Writer {
     async fn run(mut self) {
         loop {
             match self.commits().await {
-                Ok(Some(Job::Close(reply))) => {
+                Ok(Some((Job::Close(reply), _))) => {
                     let Self { conn, jobs, .. } = self;
                     drop(jobs);
                     if let Err(error) = conn.close().await {
@@ -85,7 +83,7 @@ impl Writer {
                     let _ = reply.send(());
                     return;
                 }
-                Ok(Some(job)) => self.other(job).await,
+                Ok(Some((job, _asked))) => self.other(job).await,
                 Ok(None) => return,
                 Err(error) => return tracing::error!(%error, "the writer stops"),
             }
@@ -96,24 +94,22 @@ impl Writer {
     ///
     /// # Errors
     /// The connection's thread is gone.
-    async fn commits(&mut self) -> Result<Option<Job>, sqlx::Error> {
+    async fn commits(&mut self) -> Result<Option<(Job, Asked)>, sqlx::Error> {
         let mut handle = self.conn.lock_handle().await?;
-        let mut committer = Committer {
-            db: Direct::new(&mut handle).map_err(|error| sqlx::Error::Decode(error.into()))?,
-            shared: &self.shared,
-            options: &self.options,
-            unchecked: &mut self.unchecked,
-        };
+        let lent = self.desk.lend(&mut handle);
+        let lent = lent.map_err(|error| sqlx::Error::Decode(error.into()))?;
         let mut taken = Vec::new();
-        let mut company = Company::default();
+        let mut due = true;
         loop {
-            committer.checkpoint();
+            if due {
+                lent.checkpoint();
+            }
             if self.waiting.is_empty() {
                 if self.jobs.recv_many(&mut taken, TAKEN).await == 0 {
                     return Ok(None);
                 }
                 let until = Instant::now() + company::LONGEST;
-                while company.wanted() > taken.len() && Instant::now() < until {
+                while lent.wanted() > taken.len() && Instant::now() < until {
                     std::thread::sleep(company::NAP);
                     while let Ok(job) = self.jobs.try_recv() {
                         taken.push(job);
@@ -121,24 +117,36 @@ impl Writer {
                 }
                 self.waiting.extend(taken.drain(..));
             }
-            let mut group: Vec<Waiting> = Vec::new();
-            let is_commit = |job: &mut Job| matches!(job, Job::Commit(..));
-            while group.len() < self.options.group.max(1)
-                && let Some(Job::Commit(commit, reply)) = self.waiting.pop_front_if(is_commit)
+            let (mut group, mut replies, mut asked) = (Vec::new(), Vec::new(), Vec::new());
+            let is_commit = |(job, _): &mut (Job, Asked)| matches!(job, Job::Commit(..));
+            while group.len() < self.desk.options.group.max(1)
+                && let Some((Job::Commit(commit, reply), one)) =
+                    self.waiting.pop_front_if(is_commit)
             {
-                group.push((commit, reply));
+                group.push(commit);
+                replies.push(reply);
+                asked.push(one);
             }
             if group.is_empty() {
-                return Ok(self.waiting.pop_front());
+                due = true;
+                match self.waiting.pop_front() {
+                    Some((Job::Checkpoint, _)) => continue,
+                    job => return Ok(job),
+                }
             }
-            company.saw(group.iter().map(|(commit, _)| commit.session));
-            committer.group(group);
+            let answers;
+            (answers, due) = lent.group(&group);
+            // Whoever is answered finds the desk free.
+            drop(asked);
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                let _ = reply.send(answer);
+            }
         }
     }
 
     async fn other(&mut self, job: Job) {
         match job {
-            Job::Commit(..) | Job::Close(_) => unreachable!("the caller's"),
+            Job::Commit(..) | Job::Checkpoint | Job::Close(_) => unreachable!("the caller's"),
             Job::Renew {
                 owner,
                 executions,
@@ -173,13 +181,13 @@ impl Writer {
             .filter(|fence| fence.owner == owner)
             .map(|fence| fence.execution);
         let named = read::json_ids(named);
-        let deadline = Instant::now() + self.options.busy_patience;
+        let deadline = Instant::now() + self.desk.options.busy_patience;
         let (rows, until) = loop {
-            let now = self.shared.now();
+            let now = self.desk.shared.now();
             let until = now.saturating_add(lease_ms);
             let renewed = async {
                 let mut tx = self.conn.begin_with("BEGIN IMMEDIATE").await?;
-                self.shared.stamp.check(&mut tx).await?;
+                self.desk.shared.stamp.check(&mut tx).await?;
                 let rows: Vec<(String, String)> = sqlx::query_as(CLAIM_RENEW)
                     .bind(signed(until))
                     .bind(owner.to_string())
@@ -193,17 +201,17 @@ impl Writer {
             match renewed.await {
                 Ok(rows) => break (rows, until),
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
-                    self.shared.busy.fetch_add(1, Ordering::Relaxed);
+                    self.desk.shared.busy.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(BUSY_PAUSE);
                 }
                 Err(error) => {
-                    self.shared.cache().clear();
+                    self.desk.shared.cache().clear();
                     return Err(unavailable(WHAT, error));
                 }
             }
         };
         let mut renewed = HashSet::with_capacity(rows.len());
-        let mut cache = self.shared.cache();
+        let mut cache = self.desk.shared.cache();
         for (session, execution) in rows {
             if let (Ok(session), Ok(execution)) = (session.parse(), execution.parse()) {
                 cache.renewed(session, until);
@@ -229,28 +237,28 @@ impl Writer {
             })
         });
         let done = self.transaction(&action).await;
-        self.shared.cache().forget([session]);
+        self.desk.shared.cache().forget([session]);
         Ok(done.map_err(|error| unavailable("delete a session", error))? > 0)
     }
 
     async fn transaction(&mut self, action: &Action) -> Result<u64, sqlx::Error> {
-        let deadline = Instant::now() + self.options.busy_patience;
+        let deadline = Instant::now() + self.desk.options.busy_patience;
         loop {
             let done = async {
                 let mut tx = self.conn.begin_with("BEGIN IMMEDIATE").await?;
-                self.shared.stamp.check(&mut tx).await?;
+                self.desk.shared.stamp.check(&mut tx).await?;
                 let done = action(&mut tx).await?;
                 tx.commit().await?;
                 Ok(done)
             };
             match done.await {
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
-                    self.shared.busy.fetch_add(1, Ordering::Relaxed);
+                    self.desk.shared.busy.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(BUSY_PAUSE);
                 }
                 done => {
                     // How much it wrote is not known, and such writes are rare.
-                    self.unchecked += self.options.wal_bytes / 16;
+                    self.desk.wrote(self.desk.options.wal_bytes / 16);
                     return done;
                 }
             }

@@ -1,0 +1,213 @@
+//! Where commits are stored, one group at a time: the connection, lent by the writer for as long as it has
+//! nothing else to do with it, and what is known of those who commit and of the disk. A session that is
+//! alone stores its commit where it asks for it, on a disk that has been quick, and wakes no other thread.
+//! Whatever is not sure to be short goes to the writer, who waits for the disk on a thread of its own.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use mainstay_core::commit::Commit;
+use rusqlite::Connection;
+use sqlx::sqlite::LockedSqliteHandle;
+
+use super::company::Company;
+use super::direct;
+use super::group::{Answer, Committer};
+use super::{Options, Shared};
+
+/// A disk is quick whose groups take less than this, on average.
+const QUICK: Duration = Duration::from_millis(1);
+/// What one group weighs in the average.
+const SHARE: f64 = 1.0 / 8.0;
+
+/// What the writer and those who commit share.
+pub(super) struct Desk {
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: Options,
+    seat: Mutex<Seat>,
+    /// Held by each job on its way to the writer, until it is done: nothing overtakes it.
+    asked: Arc<()>,
+}
+
+/// Held by a job that the writer is asked for.
+pub(super) struct Asked {
+    _count: Arc<()>,
+}
+
+/// Who holds it stores commits.
+struct Seat {
+    /// `None` while the writer does something else.
+    db: Option<Connection>,
+    company: Company,
+    pace: Pace,
+    /// Bytes written since the WAL was last looked at.
+    unchecked: u64,
+}
+
+/// How long groups take, in seconds, on average.
+struct Pace(f64);
+
+impl Pace {
+    fn took(&mut self, time: Duration) {
+        self.0 += (time.as_secs_f64() - self.0) * SHARE;
+    }
+
+    fn is_quick(&self) -> bool {
+        self.0 < QUICK.as_secs_f64()
+    }
+}
+
+impl Default for Pace {
+    /// A disk that nothing is known of is slow.
+    fn default() -> Self {
+        Self(2.0 * QUICK.as_secs_f64())
+    }
+}
+
+impl Desk {
+    pub(super) fn new(shared: Arc<Shared>, options: Options) -> Self {
+        Self {
+            shared,
+            options,
+            seat: Mutex::new(Seat {
+                db: None,
+                company: Company::default(),
+                pace: Pace::default(),
+                unchecked: 0,
+            }),
+            asked: Arc::default(),
+        }
+    }
+
+    /// A job is about to be sent to the writer.
+    pub(super) fn ask(&self) -> Asked {
+        Asked {
+            _count: Arc::clone(&self.asked),
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        Arc::strong_count(&self.asked) > 1
+    }
+
+    /// Lends a connection that sqlx has locked, until what it gives is dropped.
+    ///
+    /// # Errors
+    /// None so far: the handle is one that works.
+    pub(super) fn lend<'h>(
+        &'h self,
+        handle: &'h mut LockedSqliteHandle<'_>,
+    ) -> Result<Lent<'h>, rusqlite::Error> {
+        // SAFETY: the handle is open, and sqlx does not touch it for as long as it is borrowed. What is
+        // made of it does not close it, is used by who holds the seat alone, and is dropped with its
+        // statements before the borrow ends.
+        let db = unsafe { direct::of(handle) }?;
+        self.seat().db = Some(db);
+        Ok(Lent {
+            desk: self,
+            _locked: PhantomData,
+        })
+    }
+
+    fn seat(&self) -> MutexGuard<'_, Seat> {
+        // A panic has rolled its transaction back, and all else here is only known on average.
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores a commit on the thread that asks for it, if that is sure to be short: nobody else is at
+    /// work, the disk has been quick, and what it takes is small and in memory. Else it is given back,
+    /// and nothing has been done. True with the answer if the WAL is to be looked at, by the writer.
+    pub(super) fn at_once(&self, commit: &Commit) -> Option<(Answer, bool)> {
+        if self.is_asked() || commit.replayed().is_some() {
+            return None;
+        }
+        let mut seat = match self.seat.try_lock() {
+            Ok(seat) => seat,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let Seat {
+            db,
+            company,
+            pace,
+            unchecked,
+        } = &mut *seat;
+        let fits = company.is_alone() && pace.is_quick() && *unchecked < self.options.wal_bytes;
+        if !fits || self.is_asked() || !self.shared.cache().holds(commit.session) {
+            return None;
+        }
+        let mut committer = Committer {
+            db: db.as_ref()?,
+            shared: &self.shared,
+            options: &self.options,
+            unchecked,
+        };
+        let began = Instant::now();
+        let answer = committer.at_once(commit);
+        pace.took(began.elapsed());
+        let answer = answer?;
+        company.saw(std::iter::once(commit.session));
+        Some((answer, *unchecked >= self.options.wal_bytes))
+    }
+
+    /// Something else than commits has written about so many bytes.
+    pub(super) fn wrote(&self, bytes: u64) {
+        self.seat().unchecked += bytes;
+    }
+}
+
+/// The connection is on the desk. Only the writer has it.
+pub(super) struct Lent<'h> {
+    desk: &'h Desk,
+    _locked: PhantomData<&'h mut ()>,
+}
+
+impl Lent<'_> {
+    /// Commits that are worth waiting for.
+    pub(super) fn wanted(&self) -> usize {
+        self.desk.seat().company.wanted()
+    }
+
+    /// Stores a group and gives its answers. True with them if the WAL is to be looked at.
+    pub(super) fn group(&self, commits: &[Commit]) -> (Vec<Answer>, bool) {
+        let mut seat = self.desk.seat();
+        let Seat {
+            db,
+            company,
+            pace,
+            unchecked,
+        } = &mut *seat;
+        company.saw(commits.iter().map(|commit| commit.session));
+        let began = Instant::now();
+        let answers = self.committer(db.as_ref(), unchecked).group(commits);
+        pace.took(began.elapsed());
+        (answers, *unchecked >= self.desk.options.wal_bytes)
+    }
+
+    /// Copies the WAL into the database if enough has been written.
+    pub(super) fn checkpoint(&self) {
+        let mut seat = self.desk.seat();
+        let Seat { db, unchecked, .. } = &mut *seat;
+        self.committer(db.as_ref(), unchecked).checkpoint();
+    }
+
+    fn committer<'s>(
+        &'s self,
+        db: Option<&'s Connection>,
+        unchecked: &'s mut u64,
+    ) -> Committer<'s> {
+        Committer {
+            db: db.expect("it is lent"),
+            shared: &self.desk.shared,
+            options: &self.desk.options,
+            unchecked,
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.desk.seat().db = None;
+    }
+}
