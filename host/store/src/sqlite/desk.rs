@@ -211,3 +211,131 @@ impl Drop for Lent<'_> {
         self.desk.seat().db = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::event::Delivery;
+    use mainstay_core::id::{InputId, SessionId};
+    use mainstay_core::port::Store as _;
+    use mainstay_test_support::build::{admit, create};
+
+    use super::super::SqliteStore;
+    use super::*;
+
+    /// A store with a session, on a disk that is taken for a quick one.
+    async fn quick(options: Options) -> (tempfile::TempDir, SqliteStore, SessionId) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path().join("a.db"), options);
+        let (store, session) = (store.await.unwrap(), SessionId::new());
+        store.commit(create(session)).await.unwrap();
+        desk(&store).seat().pace = Pace(0.0);
+        (dir, store, session)
+    }
+
+    fn desk(store: &SqliteStore) -> &Desk {
+        &store.jobs.as_ref().unwrap().1
+    }
+
+    fn prompt(session: SessionId, bytes: usize) -> Commit {
+        admit(session, InputId::new(), Delivery::Queue, &"a".repeat(bytes))
+    }
+
+    async fn heads(store: &SqliteStore, session: SessionId) -> (u64, usize) {
+        let (events, head) = store.events(session, 0, 100).await.unwrap().unwrap();
+        (head, events.len())
+    }
+
+    #[tokio::test]
+    async fn one_that_is_alone_is_stored_where_it_asks() {
+        let (_dir, store, session) = quick(Options::default()).await;
+        let before = store.stats();
+        let commit = prompt(session, 10);
+        let (answer, due) = desk(&store).at_once(&commit).unwrap();
+        let committed = answer.unwrap();
+        assert_eq!((committed.tail.session.head, due), (2, false));
+        assert_eq!(heads(&store, session).await, (2, 2));
+        assert_eq!(store.tail(session).await.unwrap(), Some(committed.tail));
+        let after = store.stats();
+        assert_eq!(
+            (after.groups, after.commits, after.events),
+            (before.groups + 1, before.commits + 1, before.events + 1)
+        );
+        // What is refused is told as well, and stores nothing.
+        let other = SessionId::new();
+        store.commit(create(other)).await.unwrap();
+        desk(&store).seat().pace = Pace(0.0);
+        let taken = Commit {
+            session: other,
+            ..commit
+        };
+        let (answer, _) = desk(&store).at_once(&taken).unwrap();
+        assert!(answer.is_err());
+        assert_eq!(heads(&store, other).await, (1, 1));
+        store.close().await;
+        assert!(store.commit(prompt(session, 10)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_overtaken_and_a_slow_disk_is_left_to_the_writer() {
+        let (_dir, store, session) = quick(Options::default()).await;
+        let commit = prompt(session, 10);
+        let asked = desk(&store).ask();
+        assert!(desk(&store).at_once(&commit).is_none());
+        drop(asked);
+        desk(&store).seat().pace.took(Duration::from_secs(1));
+        assert!(desk(&store).at_once(&commit).is_none());
+        desk(&store).seat().pace = Pace(0.0);
+        assert!(
+            desk(&store)
+                .at_once(&prompt(SessionId::new(), 10))
+                .is_none()
+        );
+        assert_eq!(heads(&store, session).await, (1, 1));
+        assert!(desk(&store).at_once(&commit).is_some());
+    }
+
+    #[tokio::test]
+    async fn much_to_write_is_left_to_the_writer() {
+        let (_dir, store, session) = quick(Options::default()).await;
+        let commit = prompt(session, 100_000);
+        assert!(desk(&store).at_once(&commit).is_none());
+        assert_eq!(heads(&store, session).await, (1, 1));
+        store.commit(commit).await.unwrap();
+        assert_eq!(heads(&store, session).await, (2, 2));
+    }
+
+    #[tokio::test]
+    async fn store_10_a_file_that_is_held_is_waited_for_by_the_writer() {
+        let (dir, store, session) = quick(Options::default()).await;
+        let other = Connection::open(dir.path().join("a.db")).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let commit = prompt(session, 10);
+        assert!(desk(&store).at_once(&commit).is_none());
+        assert_eq!(store.stats().busy, 1);
+        other.execute_batch("ROLLBACK").unwrap();
+        store.commit(commit).await.unwrap();
+        assert_eq!(heads(&store, session).await, (2, 2));
+    }
+
+    #[tokio::test]
+    async fn the_wal_is_looked_at_though_nothing_is_handed_over() {
+        let options = Options {
+            wal_bytes: 1,
+            ..Options::default()
+        };
+        let (_dir, store, session) = quick(options).await;
+        let looked = |times| {
+            let store = &store;
+            let looked = async move {
+                while store.stats().checkpoints < times || desk(store).is_asked() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), looked)
+        };
+        looked(1).await.unwrap();
+        desk(&store).seat().pace = Pace(0.0);
+        store.commit(prompt(session, 10)).await.unwrap();
+        looked(2).await.unwrap();
+    }
+}
