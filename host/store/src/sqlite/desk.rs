@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mainstay_core::commit::Commit;
 use rusqlite::Connection;
@@ -14,12 +14,8 @@ use sqlx::sqlite::LockedSqliteHandle;
 use super::company::Company;
 use super::direct;
 use super::group::{Answer, Committer};
+use super::pace::Pace;
 use super::{Options, Shared};
-
-/// A disk is quick whose groups take less than this, on average.
-const QUICK: Duration = Duration::from_millis(1);
-/// What one group weighs in the average.
-const SHARE: f64 = 1.0 / 8.0;
 
 /// What the writer and those who commit share.
 pub(super) struct Desk {
@@ -40,29 +36,10 @@ struct Seat {
     /// `None` while the writer does something else.
     db: Option<Connection>,
     company: Company,
+    /// Of groups.
     pace: Pace,
     /// Bytes written since the WAL was last looked at.
     unchecked: u64,
-}
-
-/// How long groups take, in seconds, on average.
-struct Pace(f64);
-
-impl Pace {
-    fn took(&mut self, time: Duration) {
-        self.0 += (time.as_secs_f64() - self.0) * SHARE;
-    }
-
-    fn is_quick(&self) -> bool {
-        self.0 < QUICK.as_secs_f64()
-    }
-}
-
-impl Default for Pace {
-    /// A disk that nothing is known of is slow.
-    fn default() -> Self {
-        Self(2.0 * QUICK.as_secs_f64())
-    }
 }
 
 impl Desk {
@@ -73,7 +50,8 @@ impl Desk {
             seat: Mutex::new(Seat {
                 db: None,
                 company: Company::default(),
-                pace: Pace::default(),
+                // Nothing is known of the disk yet.
+                pace: Pace::unknown(),
                 unchecked: 0,
             }),
             asked: Arc::default(),
@@ -214,6 +192,8 @@ impl Drop for Lent<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mainstay_core::event::Delivery;
     use mainstay_core::id::{InputId, SessionId};
     use mainstay_core::port::Store as _;
@@ -228,7 +208,7 @@ mod tests {
         let store = SqliteStore::open(dir.path().join("a.db"), options);
         let (store, session) = (store.await.unwrap(), SessionId::new());
         store.commit(create(session)).await.unwrap();
-        desk(&store).seat().pace = Pace(0.0);
+        desk(&store).seat().pace = Pace::quick();
         (dir, store, session)
     }
 
@@ -263,7 +243,7 @@ mod tests {
         // What is refused is told as well, and stores nothing.
         let other = SessionId::new();
         store.commit(create(other)).await.unwrap();
-        desk(&store).seat().pace = Pace(0.0);
+        desk(&store).seat().pace = Pace::quick();
         let taken = Commit {
             session: other,
             ..commit
@@ -284,7 +264,7 @@ mod tests {
         drop(asked);
         desk(&store).seat().pace.took(Duration::from_secs(1));
         assert!(desk(&store).at_once(&commit).is_none());
-        desk(&store).seat().pace = Pace(0.0);
+        desk(&store).seat().pace = Pace::quick();
         assert!(
             desk(&store)
                 .at_once(&prompt(SessionId::new(), 10))
@@ -334,7 +314,7 @@ mod tests {
             tokio::time::timeout(Duration::from_secs(30), looked)
         };
         looked(1).await.unwrap();
-        desk(&store).seat().pace = Pace(0.0);
+        desk(&store).seat().pace = Pace::quick();
         store.commit(prompt(session, 10)).await.unwrap();
         looked(2).await.unwrap();
     }

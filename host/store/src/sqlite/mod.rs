@@ -5,7 +5,7 @@
 //!   the thread that asks for it. What [`judge`] reads for them it keeps in memory, so that a
 //!   commit to a live session reads nothing but the ids that it brings.
 //! - [`rows`] writes the rows of such a group, [`direct`] on the thread that stores it.
-//! - [`read`] holds the queries. No read transaction outlives one call, so that the WAL stays short.
+//! - [`read`] holds the queries; [`near`] runs small ones on the thread that asks. No read transaction outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
 //! - [`foreign`] looks for what a newer build has written. [`nodes`] keeps the rows of nodes.
 //! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,
@@ -24,8 +24,10 @@ pub mod gc;
 mod group;
 mod judge;
 mod moving;
+mod near;
 mod nodes;
 mod owner;
+mod pace;
 mod read;
 mod rebuild;
 pub mod retention;
@@ -61,6 +63,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::lock::{Holder, Lock, TakeError};
 use crate::value::digests_named;
 use desk::{Asked, Desk};
+use near::Near;
 use owner::Stamp;
 use writer::{Action, Job, Writer};
 
@@ -195,6 +198,7 @@ pub struct Stats {
 pub struct SqliteStore {
     shared: Arc<Shared>,
     readers: SqlitePool,
+    near: Near,
     /// `None` where the file was opened read-only.
     jobs: Option<(mpsc::Sender<(Job, Asked)>, Arc<Desk>)>,
     file: PathBuf,
@@ -448,6 +452,7 @@ impl SqliteStore {
             .await
             .map_err(sqlite)?;
         let readers = readers(&file, &options);
+        let near = Near::open(&file).map_err(|error| sqlite(sqlx::Error::Decode(error.into())))?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         let desk = Arc::new(Desk::new(Arc::clone(&shared), options));
         let writer = Writer {
@@ -460,6 +465,7 @@ impl SqliteStore {
         Ok(Self {
             shared,
             readers,
+            near,
             jobs: Some((jobs, desk)),
             file,
         })
@@ -502,6 +508,7 @@ impl SqliteStore {
         Ok(Self {
             shared: Arc::new(Shared::new(&options, None)),
             readers,
+            near: Near::none(),
             jobs: None,
             file,
         })
@@ -549,6 +556,7 @@ impl SqliteStore {
     /// itself, and nothing of it in the WAL, unless another process reads it just now.
     pub async fn close(&self) {
         // Whoever closes last moves the WAL into the file, and only a writer can.
+        self.near.close();
         if tokio::time::timeout(LAST_READS, self.readers.close())
             .await
             .is_err()
@@ -790,6 +798,11 @@ impl Store for SqliteStore {
         limit: u32,
     ) -> Result<Vec<Item>, StoreError> {
         const ACTION: &str = "read items";
+        if self.shared.cache().holds(session)
+            && let Some(items) = self.near.items(session, range, order, limit)
+        {
+            return Ok(items);
+        }
         let mut conn = self.reader(ACTION).await?;
         read::item_page(&mut conn, session, range, order, limit)
             .await
@@ -798,6 +811,11 @@ impl Store for SqliteStore {
 
     async fn measure(&self, session: SessionId, range: Range) -> Result<Size, StoreError> {
         const ACTION: &str = "measure items";
+        if self.shared.cache().holds(session)
+            && let Some(size) = self.near.measure(session, range)
+        {
+            return Ok(size);
+        }
         let mut conn = self.reader(ACTION).await?;
         read::item_measure(&mut conn, session, range)
             .await

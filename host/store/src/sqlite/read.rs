@@ -160,6 +160,13 @@ const ITEM_NEWEST: &str = "
        AND seq <= min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3))
      ORDER BY seq DESC, n DESC LIMIT ?4";
 
+pub(super) fn item_sql(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => ITEM_OLDEST,
+        Order::NewestFirst => ITEM_NEWEST,
+    }
+}
+
 pub(super) async fn item_page(
     conn: &mut SqliteConnection,
     session: SessionId,
@@ -167,11 +174,7 @@ pub(super) async fn item_page(
     order: Order,
     limit: u32,
 ) -> Read<Vec<Item>> {
-    let sql = match order {
-        Order::OldestFirst => ITEM_OLDEST,
-        Order::NewestFirst => ITEM_NEWEST,
-    };
-    let rows: Vec<String> = sqlx::query_scalar(sql)
+    let rows: Vec<String> = sqlx::query_scalar(item_sql(order))
         .bind(session.to_string())
         .bind(signed(range.after))
         .bind(signed(range.through))
@@ -182,7 +185,7 @@ pub(super) async fn item_page(
 }
 
 // item_measure: what is summed up at the end of the range, less what is before it.
-const ITEM_MEASURE: &str = "
+pub(super) const ITEM_MEASURE: &str = "
     SELECT coalesce(last.items_to, 0) - coalesce(before.items_to, 0),
            coalesce(last.bytes_to, 0) - coalesce(before.bytes_to, 0)
       FROM (SELECT min(?3, coalesce((SELECT shown FROM session WHERE id = ?1), ?3)) AS through) AS range
