@@ -1,4 +1,4 @@
-//! SQLite: one process owns the file, one thread writes, readers are many and short.
+//! SQLite: one process owns the file, one connection writes, readers are many and short.
 //!
 //! - [`writer`] hands commits that arrive together to [`group`], which puts them into one transaction
 //!   and answers them once it is on disk. A commit that nothing else is beside is stored by [`desk`] on
