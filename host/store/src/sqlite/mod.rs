@@ -192,6 +192,9 @@ pub struct Stats {
     pub checkpoints: u64,
 }
 
+/// The way to the writer.
+type Jobs = mpsc::Sender<(Job, Asked)>;
+
 /// A store in an SQLite file.
 ///
 /// Dropping it lets the writer finish what it was given; [`SqliteStore::close`] waits for that.
@@ -200,7 +203,7 @@ pub struct SqliteStore {
     readers: SqlitePool,
     near: Near,
     /// `None` where the file was opened read-only.
-    jobs: Option<(mpsc::Sender<(Job, Asked)>, Arc<Desk>)>,
+    jobs: Option<(Jobs, Arc<Desk>)>,
     file: PathBuf,
 }
 
