@@ -15,6 +15,7 @@ use mainstay_core::nodes::{Beat, Beaten, Lag, NodeRow};
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::{Alias, Committed, Dump, Listed, Scan, Store, StoreError};
 use mainstay_core::tail::{Input, Tail};
+use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
 /// What happens at a commit. They are counted from 1.
@@ -40,6 +41,8 @@ pub(crate) struct Link {
     go_on: CancellationToken,
     /// The commit before which it stood still is answered, or given up.
     passed: CancellationToken,
+    /// Shared by commits until they are counted: others see them in the store before that.
+    under_way: RwLock<()>,
 }
 
 impl Link {
@@ -52,6 +55,7 @@ impl Link {
             reached: CancellationToken::new(),
             go_on: CancellationToken::new(),
             passed: CancellationToken::new(),
+            under_way: RwLock::new(()),
         })
     }
 
@@ -63,6 +67,12 @@ impl Link {
     /// Returns once the cut is reached.
     pub(crate) async fn reached(&self) {
         self.reached.cancelled().await;
+    }
+
+    /// Whether it is, once all that the store holds is counted.
+    pub(crate) async fn has_reached(&self) -> bool {
+        let _counted = self.under_way.write().await;
+        self.reached.is_cancelled()
     }
 
     /// Lets a process that stands still go on.
@@ -126,6 +136,7 @@ impl Store for Link {
             }
             _ => {}
         }
+        let under_way = self.under_way.read().await;
         let committed = self.inner.commit(commit).await;
         // What was refused is no commit.
         if committed.is_ok() {
@@ -134,7 +145,7 @@ impl Store for Link {
                 self.die();
             }
         }
-        drop(held);
+        drop((held, under_way));
         self.alive().await;
         committed
     }
@@ -273,6 +284,22 @@ mod tests {
     use mainstay_store::SqliteStore;
 
     use super::*;
+
+    /// The session is seen at rest before the process hears that its last commit was stored, and dies.
+    #[tokio::test]
+    async fn a_process_that_dies_with_its_last_commit_is_not_taken_for_one_at_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = mainstay_store::Options::default();
+        let store = SqliteStore::open(folder.path().join("kit.db"), options).await;
+        let link = Link::new(Arc::new(store.unwrap()), Some(Cut::After(1)));
+        let under_way = link.under_way.read().await;
+        let mut asked = std::pin::pin!(link.has_reached());
+        assert!(futures::poll!(asked.as_mut()).is_pending());
+        link.die();
+        drop(under_way);
+        assert!(asked.await);
+        assert!(link.has_reached().await);
+    }
 
     /// A renewal may tell the process that its claim is gone before its commit is let go on.
     #[tokio::test]

@@ -130,8 +130,8 @@ struct Stage<'a> {
     cast: Arc<Cast>,
     scene: &'a Scene,
     file: std::path::PathBuf,
-    /// What it is about, for whoever loses patience.
-    doing: Mutex<&'static str>,
+    /// What it is about, for whoever loses patience, and where that can be seen.
+    doing: Mutex<(&'static str, Option<Arc<SqliteStore>>)>,
 }
 
 /// Why a play came to nothing: in words, for the report.
@@ -155,15 +155,42 @@ pub(crate) async fn play(
         cast: Arc::new(cast),
         scene,
         file: folder.path().join("kit.db"),
-        doing: Mutex::new("begin"),
+        doing: Mutex::new(("begin", None)),
     };
     match tokio::time::timeout(PATIENCE, stage.play(at)).await {
         Ok(played) => played,
-        Err(_) => Ok(Err(format!(
-            "the session did not come to rest within {} s; it was to {}",
-            PATIENCE.as_secs(),
-            stage.doing()
-        ))),
+        Err(_) => {
+            let (what, store) = stage.doing().clone();
+            let stands = match store {
+                Some(store) => stands(&store).await,
+                None => "it has no log yet".to_owned(),
+            };
+            Ok(Err(format!(
+                "the session did not come to rest within {} s; it was to {what}; {stands}",
+                PATIENCE.as_secs(),
+            )))
+        }
+    }
+}
+
+/// How far a session is that does not come to rest.
+async fn stands(store: &SqliteStore) -> String {
+    /// Nobody waits for a store that hangs itself.
+    const WITHIN: Duration = Duration::from_secs(5);
+    let dump = match tokio::time::timeout(WITHIN, store.dump(session())).await {
+        Ok(Ok(dump)) => dump,
+        Ok(Err(error)) => {
+            return format!("its log cannot be read: {}", mainstay_core::chain(&error));
+        }
+        Err(_) => return "its log cannot be read: the store does not answer".to_owned(),
+    };
+    let last = match dump.events.last() {
+        Some(event) => format!("its log ends with {} at seq {}", event.kind, event.seq),
+        None => "its log is empty".to_owned(),
+    };
+    match &dump.claim {
+        Some(claim) => format!("{last}, and execution {} has its claim", claim.execution),
+        None => format!("{last}, and it has no claim"),
     }
 }
 
@@ -172,12 +199,12 @@ fn trouble(error: impl Into<mainstay_core::BoxError>) -> Error {
 }
 
 impl Stage<'_> {
-    fn doing(&self) -> MutexGuard<'_, &'static str> {
+    fn doing(&self) -> MutexGuard<'_, (&'static str, Option<Arc<SqliteStore>>)> {
         self.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self, what: &'static str) {
-        *self.doing() = what;
+        self.doing().0 = what;
     }
 
     async fn close(&self, store: &SqliteStore) {
@@ -193,7 +220,9 @@ impl Stage<'_> {
             ..mainstay_store::Options::default()
         };
         let store = SqliteStore::open(&self.file, options).await;
-        Ok(Arc::new(store.map_err(trouble)?))
+        let store = Arc::new(store.map_err(trouble)?);
+        self.doing().1 = Some(Arc::clone(&store));
+        Ok(store)
     }
 
     /// A process over this store, which becomes the one whose commits the cast counts.
@@ -282,9 +311,11 @@ impl Stage<'_> {
         let (reached, came) = tokio::select! {
             biased;
             () = link.reached() => (true, None),
-            came = performing => (false, Some(came?)),
+            came = performing => (link.has_reached().await, Some(came?)),
         };
-        if let Some(came) = came {
+        if let Some(came) = came
+            && !reached
+        {
             let played = self.dump(&node, came).await?;
             drop(node);
             self.close(&store).await;
