@@ -395,10 +395,12 @@ impl ImportError {
     /// The file is an export, or was one, and is not whole or not as it was written.
     #[must_use]
     pub fn is_damage(&self) -> bool {
-        !matches!(
-            self,
-            Self::NotAnExport { .. } | Self::OtherFormat { .. } | Self::Store { .. }
-        )
+        match self {
+            // Nothing has shown so far that it ever was one.
+            Self::NotJson { line, .. } => *line > 1,
+            Self::NotAnExport { .. } | Self::OtherFormat { .. } | Self::Store { .. } => false,
+            _ => true,
+        }
     }
 }
 

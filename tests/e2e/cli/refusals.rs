@@ -124,6 +124,7 @@ async fn cli_5_an_import_says_by_its_code_what_is_wrong_with_the_file() {
             DAMAGED,
         ),
         ("other", b"{\"a\":1}\n".to_vec(), USAGE),
+        ("text", b"no export\n".to_vec(), USAGE),
         (
             "newer",
             text.replacen("\"mainstay_export\":1", "\"mainstay_export\":9", 1)
