@@ -5,7 +5,8 @@
 //!   the thread that asks for it. What [`judge`] reads for them it keeps in memory, so that a
 //!   commit to a live session reads nothing but the ids that it brings.
 //! - [`rows`] writes the rows of such a group, [`direct`] on the thread that stores it.
-//! - [`read`] holds the queries; [`near`] runs small ones on the thread that asks. No read transaction outlives one call, so that the WAL stays short.
+//! - [`read`] holds the queries; [`near`] runs small ones on the thread that asks. No read transaction
+//!   outlives one call, so that the WAL stays short.
 //! - [`file`] checks a file before SQLite opens it.
 //! - [`foreign`] looks for what a newer build has written. [`nodes`] keeps the rows of nodes.
 //! - [`doctor`] examines a database, [`backup`] copies one, [`gc`] removes what nothing needs,

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mainstay_core::history::{Item, Order, Size};
 use mainstay_core::id::SessionId;
@@ -34,6 +34,8 @@ impl Near {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(file, flags)?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        // Sessions run on the threads that read here: none of them waits for another process.
+        db.busy_timeout(Duration::ZERO)?;
         Ok(Self(Mutex::new(Some((db, Pace::quick())))))
     }
 
@@ -97,5 +99,42 @@ impl Near {
                 bytes: unsigned(bytes),
             }))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, SqliteStore};
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_slow_or_closed_is_left_to_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.db");
+        let store = SqliteStore::open(&file, Options::default()).await.unwrap();
+        let near = Near::open(&file).unwrap();
+        let session = SessionId::new();
+        let range = Range {
+            after: 0,
+            through: 10,
+        };
+        let items = || near.items(session, range, Order::OldestFirst, 10);
+        assert_eq!(items(), Some(Vec::new()));
+        assert_eq!(near.measure(session, range), Some(Size::default()));
+
+        // In use by another.
+        let held = near.0.lock().unwrap();
+        assert_eq!(near.measure(session, range), None);
+        drop(held);
+
+        let second = Duration::from_secs(1);
+        near.0.lock().unwrap().as_mut().unwrap().1.took(second);
+        assert_eq!(near.measure(session, range), None);
+        // After some that it left to others it is tried again.
+        assert!((0..100).any(|_| near.measure(session, range).is_some()));
+
+        near.close();
+        assert_eq!((items(), near.measure(session, range)), (None, None));
+        store.close().await;
     }
 }
