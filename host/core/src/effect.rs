@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use crate::coordinator::Stop;
 use crate::decision::tools_of;
 use crate::eager::BrokenOff;
-use crate::event::{EventBody, Piece, ToolboxRef};
+use crate::event::{EventBody, EventDraft, Piece, ToolboxRef};
 use crate::exchange::{Heard, Try};
 use crate::history::Ending;
-use crate::id::Seq;
+use crate::id::{Millis, Seq};
 use crate::live::Live;
 use crate::model::{ToolOutcome, Usage};
 use crate::plugin::{Action, Price, Tool};
@@ -67,6 +67,11 @@ impl<'e> Effect<'e> {
             .step
             .clone()
             .ok_or_else(|| Halt::Failed("no step is open".into()))?;
+        Self::of(exec, step).await
+    }
+
+    /// The effect of a step, which may be in no commit yet.
+    pub(crate) async fn of(exec: &'e mut Execution, step: Step) -> Result<Self, Halt> {
         let mut tools = Vec::new();
         for toolbox in &step.started.toolboxes {
             let of = tools_of(&exec.shared.plugins, toolbox)
@@ -99,6 +104,13 @@ impl<'e> Effect<'e> {
             written: None,
             over: None,
         })
+    }
+
+    /// Runs a step whose beginning is in no commit yet. If it is not settled at once, it is first made
+    /// durable.
+    pub(crate) async fn ahead(self, begin: Vec<EventDraft>, at: Millis) -> Result<(), Halt> {
+        self.exec.run_ahead(begin, at);
+        self.run().await
     }
 
     /// Runs until the step is settled. What it leaves uncommitted stays with the execution.

@@ -3,29 +3,28 @@
 //! At a step boundary it promotes what is due, asks the runner and commits the decision; the effect
 //! that the decision asks for runs in `effect`. What an effect leaves to be recorded stays in
 //! `pending` until the next decision is there, so that settling one step and starting the next is one
-//! commit.
+//! commit. A step of one `pure` call may run ahead of its commit: see [`pending`].
+
+mod ends;
+mod pending;
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use pending::{Blocked, Kind, Pending};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
 use crate::claim::Fence;
-use crate::commit::{Append, Commit, End, Refused, Write};
-use crate::coordinator::{Stop, Terminal, backoff};
+use crate::commit::End;
+use crate::coordinator::{Stop, Terminal};
 use crate::decision;
 use crate::eager::Eager;
 use crate::effect::Effect;
-use crate::event::{Event, EventBody, EventDraft, InputContent, InterruptReason, TurnOutcome};
+use crate::event::{EventBody, EventDraft, InputContent, TurnOutcome};
 use crate::id::{ExecutionId, Millis, SessionId};
 use crate::model::Usage;
 use crate::node::Shared;
 use crate::plugin::Action;
-use crate::port::StoreError;
-use crate::project;
-use crate::recovery;
 use crate::stopwatch::Stopwatch;
 use crate::tail::{Changes, Tail};
 
@@ -36,6 +35,8 @@ pub(crate) enum Halt {
     Lost,
     /// Told to stop: clean up.
     Stopped,
+    /// Another event came in between: what ran ahead of its commit is to be done again.
+    Moved,
     /// It cannot go on.
     Failed(String),
     /// Its terminal is written.
@@ -49,21 +50,12 @@ pub(crate) struct Execution {
     fence: Fence,
     /// As last committed.
     pub(crate) tail: Arc<Tail>,
-    /// Happened, and not committed yet.
-    pending: Vec<EventDraft>,
+    pending: Pending,
     pub(crate) stop: watch::Receiver<Stop>,
     /// What an answer used that this execution broke off.
     pub(crate) unsettled: Option<Usage>,
     /// Cancelled once the claim is another's or nobody's, whoever finds that out.
     lost: CancellationToken,
-}
-
-/// What a commit of an execution is beside its events.
-#[derive(Default)]
-struct Kind {
-    begins: bool,
-    exact: bool,
-    end: Option<End>,
 }
 
 impl Execution {
@@ -80,7 +72,7 @@ impl Execution {
             session,
             fence,
             tail,
-            pending: Vec::new(),
+            pending: Pending::default(),
             stop,
             unsettled: None,
             lost,
@@ -101,11 +93,16 @@ impl Execution {
                 Ok(false) => {}
                 Ok(true) if self.tail.session.wait.is_some() => return Terminal::Suspended,
                 Ok(true) => return Terminal::Succeeded,
+                Err(Halt::Moved) => {
+                    if let Err(halt) = self.settle_pending(self.shared.time.now()).await {
+                        break halt;
+                    }
+                }
                 Err(halt) => break halt,
             }
         };
         match halt {
-            Halt::Lost => Terminal::Lost,
+            Halt::Lost | Halt::Moved => Terminal::Lost,
             Halt::Ended(terminal) => terminal,
             Halt::Stopped => self.stopped().await,
             Halt::Failed(error) => self.failed(error).await,
@@ -122,7 +119,7 @@ impl Execution {
         if *self.stop.borrow() > Stop::Go {
             return Err(Halt::Stopped);
         }
-        let at = self.shared.time.now();
+        let at = self.pending.at().unwrap_or_else(|| self.shared.time.now());
         let shown = self.preview(&[], at)?;
         let here = &shown.0;
         let open = here.session.turn.is_some();
@@ -205,7 +202,8 @@ impl Execution {
         Err(Halt::Failed(error))
     }
 
-    /// Commits a decision. Where nothing is left to run after it, the terminal too.
+    /// Commits a decision, unless its step may run ahead. Where nothing is left to run after it, the
+    /// terminal too.
     async fn decided(
         &mut self,
         events: Vec<EventDraft>,
@@ -233,19 +231,22 @@ impl Execution {
                 }
             }
         };
+        if exact && end.is_none() && self.pending.may_run_ahead(&self.shared, &events) {
+            let step = self.preview(&events, at)?.0.step;
+            if let Some(step) = step
+                && let Ok(effect) = Effect::of(self, step).await
+                && effect.is_one_pure_call()
+            {
+                return effect.ahead(events, at).await.map(|()| false);
+            }
+        }
         let ends = end.clone();
-        match self
-            .commit(
-                events,
-                at,
-                Kind {
-                    begins: true,
-                    exact,
-                    end,
-                },
-            )
-            .await
-        {
+        let kind = Kind {
+            begins: true,
+            exact,
+            end,
+        };
+        match self.commit(events, at, kind).await {
             Ok(()) => match ends {
                 Some(End::Failed { error }) => Err(Halt::Ended(Terminal::Failed(error))),
                 other => Ok(other.is_some()),
@@ -261,18 +262,12 @@ impl Execution {
     /// Commits what is pending and these promotions. False if something came in between; then the
     /// promotions are undone and to be made again.
     async fn boundary(&mut self, promotions: Vec<EventDraft>, at: Millis) -> Result<bool, Halt> {
-        match self
-            .commit(
-                promotions,
-                at,
-                Kind {
-                    begins: true,
-                    exact: true,
-                    end: None,
-                },
-            )
-            .await
-        {
+        let kind = Kind {
+            begins: true,
+            exact: true,
+            end: None,
+        };
+        match self.commit(promotions, at, kind).await {
             Ok(()) => Ok(true),
             Err(Blocked::HeadMoved | Blocked::NotIdle) => {
                 self.settle_pending(at).await.map(|()| false)
@@ -281,8 +276,9 @@ impl Execution {
         }
     }
 
-    /// Commits what is pending, whatever else happened to the session.
+    /// Commits what is pending, whatever else happened to the session, but for what ran ahead.
     async fn settle_pending(&mut self, at: Millis) -> Result<(), Halt> {
+        self.pending.fall_back();
         self.commit(Vec::new(), at, Kind::default())
             .await
             .map_err(Blocked::into_halt)?;
@@ -299,250 +295,17 @@ impl Execution {
         } else {
             End::Succeeded
         };
-        match self
-            .commit(
-                Vec::new(),
-                at,
-                Kind {
-                    begins: true,
-                    exact: false,
-                    end: Some(end),
-                },
-            )
-            .await
-        {
+        let kind = Kind {
+            begins: true,
+            exact: false,
+            end: Some(end),
+        };
+        match self.commit(Vec::new(), at, kind).await {
             Ok(()) => Ok(true),
             Err(Blocked::HeadMoved | Blocked::NotIdle) => {
                 self.settle_pending(at).await.map(|()| false)
             }
             Err(Blocked::Halt(halt)) => Err(halt),
-        }
-    }
-
-    /// The cleanup of an interrupt or a shutdown.
-    async fn stopped(&mut self) -> Terminal {
-        let at = self.shared.time.now();
-        let Ok((here, _)) = self.preview(&[], at) else {
-            return self.failed("its events do not fit its log".into()).await;
-        };
-        let shutdown = matches!(*self.stop.borrow(), Stop::Drain | Stop::Shutdown)
-            && !self
-                .tail
-                .claim
-                .as_ref()
-                .is_some_and(|claim| claim.interrupt);
-        let (events, end) = if !shutdown {
-            let events = self.close_turn(&here, TurnOutcome::Interrupted);
-            (
-                events,
-                End::Interrupted {
-                    reason: InterruptReason::User,
-                },
-            )
-        } else if here.session.turn.is_none() && !here.is_runnable() {
-            (Vec::new(), End::Succeeded)
-        } else if here.session.wait.is_some() && !here.is_runnable() {
-            (Vec::new(), End::Suspended)
-        } else {
-            (
-                Vec::new(),
-                End::Interrupted {
-                    reason: InterruptReason::Shutdown,
-                },
-            )
-        };
-        let terminal = match &end {
-            End::Interrupted { reason } => Terminal::Interrupted(*reason),
-            End::Suspended => Terminal::Suspended,
-            _ => Terminal::Succeeded,
-        };
-        let events = events.into_iter().map(EventDraft::new).collect();
-        match self
-            .commit(
-                events,
-                at,
-                Kind {
-                    begins: false,
-                    exact: false,
-                    end: Some(end),
-                },
-            )
-            .await
-        {
-            Ok(()) => terminal,
-            Err(Blocked::Halt(Halt::Failed(error))) => self.failed(error).await,
-            Err(blocked) => {
-                debug!(?blocked, "the terminal is left to recovery");
-                Terminal::Lost
-            }
-        }
-    }
-
-    /// Ends an open turn. More is known here of what its answer used than the log tells.
-    fn close_turn(&mut self, here: &Tail, outcome: TurnOutcome) -> Vec<EventBody> {
-        let mut events = recovery::close_turn(here, outcome);
-        if let Some(known) = self.unsettled.take() {
-            for event in &mut events {
-                if let EventBody::ModelEnded { usage, .. } = event {
-                    *usage = Some(known);
-                }
-            }
-        }
-        events
-    }
-
-    /// The end of a turn that cannot go on, and of the execution with it.
-    async fn failed(&mut self, error: String) -> Terminal {
-        let at = self.shared.time.now();
-        if self.preview(&[], at).is_err() {
-            // What does not fit the log is what failed; it must not keep the failure from it.
-            self.pending.clear();
-        }
-        let Ok((here, _)) = self.preview(&[], at) else {
-            return Terminal::Lost;
-        };
-        let events = self.close_turn(
-            &here,
-            TurnOutcome::Failed {
-                error: error.clone(),
-            },
-        );
-        let events = events.into_iter().map(EventDraft::new).collect();
-        let end = Some(End::Failed {
-            error: error.clone(),
-        });
-        warn!(%error, "the turn failed");
-        match self
-            .commit(
-                events,
-                at,
-                Kind {
-                    begins: true,
-                    exact: false,
-                    end,
-                },
-            )
-            .await
-        {
-            Ok(()) => Terminal::Failed(error),
-            Err(Blocked::Halt(Halt::Stopped)) => Box::pin(self.stopped()).await,
-            Err(blocked) => {
-                debug!(?blocked, "the terminal is left to recovery");
-                Terminal::Lost
-            }
-        }
-    }
-
-    /// Keeps an event for the next commit.
-    pub(crate) fn keep(&mut self, body: EventBody) {
-        self.pending.push(body.into());
-    }
-
-    /// Forgets what was kept last.
-    pub(crate) fn take_back(&mut self) {
-        self.pending.pop();
-    }
-
-    /// Makes what is kept durable now.
-    pub(crate) async fn flush(&mut self, begins: bool) -> Result<(), Halt> {
-        let at = self.shared.time.now();
-        let kind = Kind {
-            begins,
-            exact: false,
-            end: None,
-        };
-        self.commit(Vec::new(), at, kind)
-            .await
-            .map_err(Blocked::into_halt)
-    }
-
-    /// The tail as it will be with what is pending and these events.
-    pub(crate) fn preview(
-        &self,
-        events: &[EventDraft],
-        at: Millis,
-    ) -> Result<(Tail, Changes), Halt> {
-        let mut tail = Tail::clone(&self.tail);
-        let mut changes = Changes::default();
-        let at = at.max(tail.session.updated_at);
-        for draft in self.pending.iter().chain(events) {
-            let event = Event {
-                session: self.session,
-                seq: tail.session.head + 1,
-                id: draft.id,
-                at,
-                execution: Some(self.fence.execution),
-                recovery: None,
-                body: draft.body.clone(),
-                compacted: None,
-            };
-            project::project(&mut tail, &event, &mut changes)
-                .map_err(|broken| Halt::Failed(broken.to_string()))?;
-        }
-        Ok((tail, changes))
-    }
-
-    /// Commits what is pending and these events, by the fence. Repeats what the store could not say
-    /// for as long as the lease can hold.
-    async fn commit(
-        &mut self,
-        events: Vec<EventDraft>,
-        at: Millis,
-        kind: Kind,
-    ) -> Result<(), Blocked> {
-        if self.pending.is_empty() && events.is_empty() && kind.end.is_none() {
-            return Ok(());
-        }
-        let events: Vec<EventDraft> = self.pending.iter().cloned().chain(events).collect();
-        let write = Write::Append(Append {
-            fence: self.fence,
-            expected_head: kind.exact.then_some(self.tail.session.head),
-            begins: kind.begins,
-            events,
-            end: kind.end,
-        });
-        let commit = Commit {
-            session: self.session,
-            at,
-            write,
-        };
-        let deadline =
-            self.shared.clock.monotonic() + self.shared.settings.lease.as_millis() as Millis;
-        let mut attempt = 0;
-        loop {
-            match self.shared.store.commit(commit.clone()).await {
-                Ok(committed) => {
-                    self.pending.clear();
-                    self.shared.hub.wrote(&committed.tail);
-                    self.shared.noted(&committed.tail);
-                    self.tail = committed.tail;
-                    return Ok(());
-                }
-                Err(StoreError::Refused(refused)) => {
-                    if matches!(refused, Refused::Lost { .. } | Refused::NotFound(_)) {
-                        self.lost.cancel();
-                    }
-                    return Err(match refused {
-                        Refused::HeadMoved { .. } => Blocked::HeadMoved,
-                        Refused::NotIdle => Blocked::NotIdle,
-                        Refused::Interrupted { .. } => Blocked::Halt(Halt::Stopped),
-                        Refused::Lost { .. } | Refused::NotFound(_) => Blocked::Halt(Halt::Lost),
-                        other => Blocked::Halt(Halt::Failed(other.to_string())),
-                    });
-                }
-                Err(StoreError::Damaged { cause, .. }) => {
-                    return Err(Blocked::Halt(Halt::Failed(cause)));
-                }
-                Err(error @ StoreError::Unavailable { .. }) => {
-                    attempt += 1;
-                    if self.shared.clock.monotonic() >= deadline {
-                        warn!(error = %crate::chain(&error), "the store did not come back within the lease");
-                        return Err(Blocked::Halt(Halt::Lost));
-                    }
-                    let wait = backoff(Duration::from_millis(20), Duration::from_secs(1), attempt);
-                    tokio::time::sleep(wait).await;
-                }
-            }
         }
     }
 }
@@ -553,23 +316,4 @@ fn goes_on(decided: &EventBody) -> bool {
         started.action,
         Action::CallModel(_) | Action::CallTools(_) | Action::Compact(_)
     ))
-}
-
-/// Why a commit did not go through.
-#[derive(Debug)]
-enum Blocked {
-    /// Another event came in between.
-    HeadMoved,
-    /// There is more to run.
-    NotIdle,
-    Halt(Halt),
-}
-
-impl Blocked {
-    fn into_halt(self) -> Halt {
-        match self {
-            Self::Halt(halt) => halt,
-            other => Halt::Failed(format!("a commit that cannot be refused was: {other:?}")),
-        }
-    }
 }

@@ -26,6 +26,7 @@ pub fn script(seed: u64) -> Script {
                 Agent::Busy,
                 Agent::Busy,
                 Agent::Few,
+                Agent::Curious,
                 Agent::Patient,
                 Agent::Parent,
                 Agent::Asked,

@@ -351,6 +351,40 @@ async fn busy(view: &View) -> Result<Decision, GuestError> {
     })
 }
 
+/// The runner that makes a `pure` call in each of many steps, most of which are finished at once, and
+/// asks the model after each five. Its state counts them.
+fn curious(view: &View) -> Decision {
+    let looks = view
+        .state
+        .as_ref()
+        .and_then(|state| state.data.first().copied())
+        .unwrap_or(0);
+    let goes_on = match &view.trigger {
+        Trigger::TurnStarted => true,
+        Trigger::ToolsFinished => !looks.is_multiple_of(5),
+        _ => false,
+    };
+    if !goes_on {
+        return plain(view);
+    }
+    let looks = looks.wrapping_add(1);
+    let how = match looks % 7 {
+        0 => r#"{"slow":40}"#,
+        3 => r#""fails""#,
+        5 => r#""traps""#,
+        _ => r#""well""#,
+    };
+    Decision {
+        entries: Vec::new(),
+        action: Action::CallTools(vec![ToolCall {
+            id: format!("l{looks}"),
+            tool: "look".into(),
+            arguments: format!(r#"{{"n":{looks},"how":{how}}}"#),
+        }]),
+        state: Some(vec![looks]),
+    }
+}
+
 /// What the patient runner asks for.
 pub const APPROVAL: &str = "may-i";
 
@@ -429,6 +463,7 @@ fn parent(view: &View) -> Decision {
 
 fn info(digest: &str) -> Option<Arc<PluginInfo>> {
     let (kind, name) = match digest {
+        "curious-digest" => (Kind::Runner, "curious"),
         "patient-digest" => (Kind::Runner, "patient"),
         "parent-digest" => (Kind::Runner, "parent"),
         "plain-digest" => (Kind::Runner, "plain"),
@@ -514,6 +549,7 @@ impl Plugins for Guests {
                 }
                 match digest {
                     "busy-digest" => busy(&view).await?,
+                    "curious-digest" => curious(&view),
                     "patient-digest" => patient(&view),
                     "parent-digest" => parent(&view),
                     _ => plain(&view),

@@ -30,6 +30,8 @@ pub enum Agent {
     Busy,
     /// As `Plain`, with an allowance of three steps.
     Few,
+    /// Looks at one thing after the other of its own accord, then asks the model.
+    Curious,
     /// Waits for a while, a signal or an approval before it is done.
     Patient,
     /// Spawns children and waits for them.

@@ -138,13 +138,15 @@ fn judge(script: &Script, played: &Played, dumps: &[Dump], wanted: &Outcome, dea
         };
         assert!(allowed, "call {call} of {tool}: {outcome:?}; {}", told());
     }
-    // The world: what acts once was asked for once, what is repeated bears its first key.
+    // The world: what acts once was asked for once, what is repeated bears its first key. A `pure` call may
+    // have been begun for a decision that no log tells of.
     let mut keys: HashMap<String, HashSet<String>> = HashMap::new();
     let mut acted = HashSet::new();
     for called in played.stage.plugins.scripted.calls.lock().unwrap().iter() {
-        keys.entry(called.id.clone())
-            .or_default()
-            .insert(called.key.clone());
+        if called.tool != "look" {
+            let keys = keys.entry(called.id.clone()).or_default();
+            keys.insert(called.key.clone());
+        }
         if called.tool == "act" {
             assert!(
                 acted.insert(called.key.clone()),

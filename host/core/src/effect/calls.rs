@@ -87,12 +87,19 @@ impl<'e> Effect<'e> {
         if tool.effect == Class::Pure {
             self.unwritten.push(id.into());
         }
-        self.live(Live::Started {
-            step: self.step.seq,
-            call: id.into(),
-            tool: call.tool.clone(),
-        });
+        // Of a call that is not durable yet, watchers hear once it is.
+        if !self.exec.is_ahead() {
+            self.live(self.started(&call));
+        }
         self.start(toolbox, call, tool.effect, key, runs).await
+    }
+
+    fn started(&self, call: &ToolCall) -> Live {
+        Live::Started {
+            step: self.step.seq,
+            call: call.id.clone(),
+            tool: call.tool.clone(),
+        }
     }
 
     /// Whether a call may start now.
@@ -130,6 +137,9 @@ impl<'e> Effect<'e> {
 
     /// Starts or refuses the held calls that a person has answered.
     pub(super) async fn take_answers(&mut self) -> Result<(), Halt> {
+        if self.exec.is_ahead() {
+            self.exec.flush(true).await?;
+        }
         if let Ok(Some(tail)) = self.exec.shared.store.tail(self.exec.session).await {
             self.exec.tail = tail;
         }
@@ -201,6 +211,7 @@ impl<'e> Effect<'e> {
         let (session, step) = (self.exec.session, self.step.seq);
         let cancel = self.cancel.clone();
         let (hub, id) = (shared.hub.clone(), call.id.clone());
+        let started = self.exec.is_ahead().then(|| self.started(&call));
         let progress = Progress(Arc::new(move |message| {
             hub.live(
                 session,
@@ -242,9 +253,26 @@ impl<'e> Effect<'e> {
             Ok(done) => self.settle(done, false).await,
             Err(task) => {
                 self.running.spawn(task);
+                if let Some(started) = started {
+                    self.exec.flush(true).await?;
+                    self.live(started);
+                }
                 Ok(())
             }
         }
+    }
+
+    /// The step asks for one call and nothing else, of a tool that leaves nothing behind.
+    pub(crate) fn is_one_pure_call(&self) -> bool {
+        let mut calls = self.step.calls.iter();
+        let (Some(call), None) = (calls.next(), calls.next()) else {
+            return false;
+        };
+        let tool = self.tools.iter().map(|(_, tool)| tool).find(|tool| {
+            let called = self.step.tool_call(&call.id);
+            called.is_some_and(|called| called.tool == tool.definition.name)
+        });
+        self.is_alone() && !call.own && tool.is_some_and(|tool| tool.effect == Class::Pure)
     }
 
     /// The step is one call, with nothing beside it that the call could hold up.

@@ -53,7 +53,7 @@ pub enum Same {
 }
 
 /// Every kind of thing that a session does.
-pub const SCRIPTS: [Script; 13] = [
+pub const SCRIPTS: [Script; 14] = [
     Script {
         name: "plain",
         plugins: || Decided::new(|_, _| slowly(&["one ", "two ", "three"])),
@@ -76,6 +76,12 @@ pub const SCRIPTS: [Script; 13] = [
         },
         client: |client| async { client.prompt("a").await }.boxed_local(),
         same: Same::Items,
+    },
+    Script {
+        name: "steps ahead of their commit",
+        plugins: || Decided::new(|_, _| say("over")).agent("default", looks),
+        client: |client| async { client.prompt("a").await }.boxed_local(),
+        same: Same::History,
     },
     Script {
         name: "a hosted tool",
@@ -254,6 +260,22 @@ fn waits(_: u32, seen: &Seen) -> Decision {
         ask(seen)
     };
     step.into()
+}
+
+/// Looks again and again, which takes no time but once, and puts in between.
+fn looks(n: u32, _: &Seen) -> Decision {
+    let (tool, arguments) = match n {
+        3 => ("put", "{}"),
+        6 => ("look", "{}"),
+        0..9 => ("look", r#"{"how":"at once"}"#),
+        _ => return done().into(),
+    };
+    let call = ToolCall {
+        id: format!("c{n}"),
+        tool: tool.into(),
+        arguments: arguments.into(),
+    };
+    Step::from(Action::CallTools(vec![call])).into()
 }
 
 /// Makes two children, waits for both, asks.
