@@ -471,6 +471,7 @@ pub struct ProviderRef {
     pub name: String,
     pub digest: Digest,
     pub model: String,
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub config: ProviderConfig,
 }
 

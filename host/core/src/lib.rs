@@ -67,3 +67,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+/// Whether a field says nothing that its absence would not say.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

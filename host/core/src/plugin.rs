@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::BoxError;
 use crate::history::Item;
 use crate::history::{ModelRef, Order, Size};
 use crate::id::{Digest, Millis, SessionId};
@@ -16,6 +15,7 @@ use crate::model::{
     Effect, Failure, FinishReason, HostedResult, Message, ModelOptions, NewMedia, Part, Range,
     ToolCall, ToolChoice, ToolDefinition, Usage,
 };
+use crate::{BoxError, is_default};
 
 /// The three kinds of plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -282,11 +282,11 @@ pub struct ToolView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     pub steps: u32,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<u64>,
 }
 
@@ -343,17 +343,17 @@ pub enum Action {
 /// One request to a model, by reference to the history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelCall {
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelRef>,
     pub transcript: Vec<Segment>,
     pub tools: ToolSet,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_tools: Vec<ToolDefinition>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tool_choice: ToolChoice,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosted_tools: Vec<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub options: ModelOptions,
 }
 
@@ -438,13 +438,13 @@ pub struct ModelRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProviderConfig {
     /// Without a slash at the end.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// Names of the secrets that are bound and granted.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
     /// JSON text.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<String>,
 }
 

@@ -129,7 +129,8 @@ fn upgrade_1_every_variant_is_among_them() {
         (
             "step.started",
             "/action/call_model/tool_choice",
-            "auto none required tool",
+            // "auto" is what none stands for.
+            "none required tool",
         ),
         ("step.started", "/spawn_refused", "too_deep too_many"),
         (

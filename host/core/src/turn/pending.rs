@@ -16,7 +16,7 @@ use super::{Execution, Halt};
 use crate::commit::{Append, Commit, End, Refused, Write};
 use crate::coordinator::backoff;
 use crate::event::{Event, EventBody, EventDraft};
-use crate::id::{Millis, Seq};
+use crate::id::{ExecutionId, Millis, Seq};
 use crate::node::Shared;
 use crate::plugin::Action;
 use crate::port::StoreError;
@@ -52,6 +52,8 @@ struct Ahead {
     /// The time of all of them: one commit has one.
     at: Millis,
     since: Instant,
+    /// The session as it will be with so many of the drafts.
+    shown: Option<(usize, Tail, Changes)>,
 }
 
 /// Steps that one commit may hold.
@@ -93,6 +95,7 @@ impl Pending {
             head,
             at,
             since: Instant::now(),
+            shown: None,
         });
         ahead.steps += 1;
         self.drafts.extend(events);
@@ -144,6 +147,9 @@ impl Execution {
     /// Forgets what was kept last.
     pub(crate) fn take_back(&mut self) {
         self.pending.drafts.pop();
+        if let Some(ahead) = &mut self.pending.ahead {
+            ahead.shown = None;
+        }
     }
 
     /// Makes what is kept durable now.
@@ -161,26 +167,25 @@ impl Execution {
 
     /// The tail as it will be with what is pending and these events.
     pub(crate) fn preview(
-        &self,
+        &mut self,
         events: &[EventDraft],
         at: Millis,
     ) -> Result<(Tail, Changes), Halt> {
-        let mut tail = Tail::clone(&self.tail);
-        let mut changes = Changes::default();
-        let at = at.max(tail.session.updated_at);
-        for draft in self.pending.drafts.iter().chain(events) {
-            let event = Event {
-                session: self.session,
-                seq: tail.session.head + 1,
-                id: draft.id,
-                at,
-                execution: Some(self.fence.execution),
-                recovery: None,
-                body: draft.body.clone(),
-                compacted: None,
-            };
-            project::project(&mut tail, &event, &mut changes)
-                .map_err(|broken| Halt::Failed(broken.to_string()))?;
+        let Pending { drafts, ahead, .. } = &mut self.pending;
+        let known = ahead.as_mut().and_then(|ahead| ahead.shown.take());
+        let known = known.unwrap_or_else(|| (0, Tail::clone(&self.tail), Changes::default()));
+        let (so_far, mut tail, mut changes) = known;
+        let at = at.max(self.tail.session.updated_at);
+        let execution = self.fence.execution;
+        let fits = |broken: project::RuleBroken| Halt::Failed(broken.to_string());
+        for draft in &drafts[so_far..] {
+            show(&mut tail, &mut changes, draft, execution, at).map_err(fits)?;
+        }
+        if let Some(ahead) = ahead {
+            ahead.shown = Some((drafts.len(), tail.clone(), changes.clone()));
+        }
+        for draft in events {
+            show(&mut tail, &mut changes, draft, execution, at).map_err(fits)?;
         }
         Ok((tail, changes))
     }
@@ -249,6 +254,27 @@ impl Execution {
             }
         }
     }
+}
+
+/// Adds what will be an event of this execution.
+fn show(
+    tail: &mut Tail,
+    changes: &mut Changes,
+    draft: &EventDraft,
+    execution: ExecutionId,
+    at: Millis,
+) -> Result<(), project::RuleBroken> {
+    let event = Event {
+        session: tail.session.id,
+        seq: tail.session.head + 1,
+        id: draft.id,
+        at,
+        execution: Some(execution),
+        recovery: None,
+        body: draft.body.clone(),
+        compacted: None,
+    };
+    project::project(tail, &event, changes)
 }
 
 /// Why a commit did not go through.
