@@ -147,6 +147,8 @@ async fn inbox_5_a_steer_that_overtakes_steps_ahead_is_in_the_next_view() {
     let promoted = at(&|body| matches!(body, EventBody::InputPromoted { .. }));
     let first = at(&|body| matches!(body, EventBody::StepStarted(_)));
     assert!(promoted < first, "{bodies:?}");
+    assert_eq!(stage.count(session, "execution.started").await, 1);
+    assert_eq!(stage.count(session, "execution.succeeded").await, 1);
     assert_eq!(calls(&dump), results(5));
     // All five had run ahead, and are run again: they are pure.
     assert_eq!(stage.plugins.scripted.count("look"), 10);
