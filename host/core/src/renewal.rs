@@ -29,13 +29,22 @@ async fn watch(inner: &Inner) {
     let safe = settings.lease.saturating_sub(settings.lease_margin);
     let safe = safe.as_millis() as Millis;
     let every = (settings.renew_every / 10).max(Duration::from_millis(10));
+    let mut wait = every;
     loop {
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(wait).await;
+        wait = every;
         let now = inner.shared.clock.monotonic();
         for held in inner.held().values() {
-            if now.saturating_sub(held.confirmed) >= safe && !held.lost.is_cancelled() {
+            if held.lost.is_cancelled() {
+                continue;
+            }
+            let age = now.saturating_sub(held.confirmed);
+            if age >= safe {
                 warn!(execution = %held.fence.execution, "no confirmed renewal in time: dropping the execution");
                 held.lost.cancel();
+            } else {
+                // Not later than it falls due.
+                wait = wait.min(Duration::from_millis(safe - age));
             }
         }
     }

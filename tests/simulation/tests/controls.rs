@@ -688,6 +688,32 @@ async fn model_14_no_provider_gets_a_call_without_its_result() {
     }
 }
 
+/// By the virtual clock, which stands still while anything has something to do.
+#[tokio::test(start_paused = true)]
+async fn claim_11_what_is_not_renewed_is_dropped_when_its_time_is_over_and_not_later() {
+    let mut stage = Stage::new(Decided::new(|_, _| later(60_000, "never")));
+    stage.settings.lease = Duration::from_secs(6);
+    stage.settings.lease_margin = Duration::from_secs(1);
+    stage.settings.renew_every = Duration::from_millis(1950);
+    stage.settings.poll_every = Duration::from_millis(100);
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    let begun = stage.until(session, "the request", in_flight).await;
+    let expiry = begun.claim.as_ref().unwrap().expires_at;
+    let renewed = |tail: &Tail| tail.claim.as_ref().is_some_and(|c| c.expires_at > expiry);
+    stage.until(session, "a renewal", renewed).await;
+    stage.memory.fail_renewals(true);
+    let renewed = stage.now();
+    let outcome = host.node.run(session, None).await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Lost));
+    let kept = stage.now() - renewed;
+    assert!(kept <= 5_000, "it ran for {kept} ms after its last renewal");
+    assert!(kept > 4_800, "dropped after {kept} ms, with time left");
+    let left = stage.tail(session).await;
+    assert!(left.claim.as_ref().unwrap().expires_at > stage.now());
+}
+
 #[tokio::test(start_paused = true)]
 async fn claim_18_one_failed_renewal_drops_nothing_and_takes_nothing_new() {
     let mut stage = Stage::new(Decided::new(|request, _| {
