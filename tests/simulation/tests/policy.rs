@@ -278,6 +278,36 @@ async fn recov_17_a_thousand_expired_claims_are_resumed_a_few_at_once() {
     }
 }
 
+/// A node that stops waits for no turn of what it has not begun to resume.
+#[tokio::test(start_paused = true)]
+async fn recov_17_a_shutdown_waits_for_none_that_would_be_resumed() {
+    let mut stage = Stage::new(Decided::new(|_, _| later(600_000, say("done"))));
+    stage.settings.resume_concurrency = 1;
+    let mut all = Vec::new();
+    for _ in 0..200 {
+        all.push(left_behind(&stage, true, None).await);
+    }
+    stage.memory.restart();
+    stage.memory.take_log();
+    let host = stage.start();
+    let claims = |wanted: usize| {
+        let log = stage.memory.log();
+        let claims = log
+            .iter()
+            .filter(|logged| matches!(logged.reply, Reply::Claimed(_)));
+        claims.count() == wanted
+    };
+    stage.when("the first to be resumed", || claims(1)).await;
+    host.node.shutdown_now();
+    let stopped = tokio::time::timeout(Duration::from_secs(1), host.node.shutdown());
+    stopped.await.expect("it stops without their turns");
+    assert!(claims(1));
+    for session in &all {
+        let tail = stage.tail(*session).await;
+        assert!(tail.session.turn.is_some(), "another takes it");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn recov_17_a_run_that_a_recovery_owed_is_its_run_after_another_kill_too() {
     // Two sessions have crashed a run that recovery had started; the host dies before it runs them.

@@ -99,10 +99,14 @@ impl From<Unclaimed> for StoreError {
 }
 
 impl Inner {
-    /// Waits until recovery may resume a session, or a client asks for it.
+    /// Waits until recovery may resume a session, a client asks for it, or this node stops.
     async fn resuming(&self, session: SessionId, resumed: Resumed) -> Resuming {
-        let asked = self.slots().get(&session).map(|slot| slot.asked.clone());
-        let asked = asked.unwrap_or_default();
+        let (asked, mut stop) = {
+            let slots = self.slots();
+            let slot = slots.get(&session).expect("a driver has its slot");
+            (slot.asked.clone(), slot.stop.subscribe())
+        };
+        let stopping = stop.wait_for(|stop| matches!(stop, Stop::Drain | Stop::Shutdown));
         let resuming = async {
             let mut places = Vec::new();
             if resumed.suspect {
@@ -117,6 +121,7 @@ impl Inner {
         tokio::select! {
             biased;
             () = asked.cancelled() => Resuming::default(),
+            _ = stopping => Resuming::default(),
             resuming = resuming => resuming,
         }
     }
@@ -323,10 +328,8 @@ async fn one(
         Ok(place) => Some(place),
         Err(_) => inner.places.acquire().await.ok(),
     };
-    if (start.bound || waits) && inner.lacks(session).await {
-        return Some(Ok(nothing));
-    }
-    if inner.stopping.load(Ordering::SeqCst) {
+    let stopping = || inner.stopping.load(Ordering::SeqCst);
+    if stopping() || (start.bound || waits) && inner.lacks(session).await || stopping() {
         return Some(Ok(nothing));
     }
     if !inner.healthy.load(Ordering::SeqCst) {
