@@ -24,13 +24,16 @@ use tracing::Instrument as _;
 
 use crate::claim::Fence;
 use crate::commit::{Refused, Write};
-use crate::event::InterruptReason;
-use crate::id::{ExecutionId, Millis, SessionId};
+use crate::event::{EventBody, InterruptReason, Record};
+use crate::id::{ExecutionId, Millis, Seq, SessionId};
 use crate::node::Shared;
 use crate::nodes::Identity;
 use crate::port::StoreError;
 use crate::renewal;
 use crate::tail::{Scope, Tail};
+
+/// Events that are read at once.
+const PAGE: u32 = 256;
 
 /// How an execution ended, as far as its node knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,22 @@ pub enum Terminal {
     Interrupted(InterruptReason),
     /// Its claim is another's or nobody's; nothing was written.
     Lost,
+}
+
+impl Terminal {
+    /// The one that an event is, if it is one.
+    fn told_by(record: &Record) -> Option<Self> {
+        if !record.kind.starts_with("execution.") {
+            return None;
+        }
+        match record.decode().ok()?.body {
+            EventBody::ExecutionSucceeded { .. } => Some(Self::Succeeded),
+            EventBody::ExecutionSuspended { .. } => Some(Self::Suspended),
+            EventBody::ExecutionFailed { error, .. } => Some(Self::Failed(error)),
+            EventBody::ExecutionInterrupted { reason, .. } => Some(Self::Interrupted(reason)),
+            _ => None,
+        }
+    }
 }
 
 /// What a `run` gave.
@@ -268,8 +287,40 @@ impl Coordinator {
         let answer = answer.await.unwrap_or(Ok(RunOutcome {
             ran: false,
             terminal: None,
-        }));
-        Ok(answer?)
+        }))?;
+        if answer.ran {
+            return Ok(answer);
+        }
+        // What there was to run may have been run by another node, or have ended before the claim.
+        let terminal = self
+            .ended_since(session, committed.tail.session.head)
+            .await?;
+        Ok(RunOutcome {
+            ran: terminal.is_some(),
+            terminal,
+        })
+    }
+
+    /// How the last execution ended whose terminal is behind this place of the log.
+    async fn ended_since(
+        &self,
+        session: SessionId,
+        mut after: Seq,
+    ) -> Result<Option<Terminal>, StoreError> {
+        let mut terminal = None;
+        loop {
+            let page = self.0.shared.store.events(session, after, PAGE).await?;
+            let Some((records, _)) = page else {
+                return Ok(terminal);
+            };
+            let Some(last) = records.last() else {
+                return Ok(terminal);
+            };
+            after = last.seq;
+            for record in &records {
+                terminal = Terminal::told_by(record).or(terminal);
+            }
+        }
     }
 
     pub(crate) async fn shutdown(&self) {

@@ -441,8 +441,9 @@ impl Node {
         Ok(())
     }
 
-    /// Runs the session until it is idle and gives how its execution ended. Joins one that runs.
-    /// With nothing to do it does nothing, unless `forced` opens a turn of this many steps.
+    /// Runs the session until it is idle and gives how its last execution ended. Joins one that runs,
+    /// here or on another node. With nothing to do it does nothing, unless `forced` opens a turn of
+    /// this many steps.
     ///
     /// # Cancel safety
     /// Dropping it gives up the waiting and stops nothing.

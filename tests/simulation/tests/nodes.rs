@@ -2,10 +2,12 @@
 //! components are gone.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::bound::Missing;
-use mainstay_core::commit::Reply;
+use mainstay_core::commit::{Reply, Write};
+use mainstay_core::coordinator::Terminal;
 use mainstay_core::event::Delivery;
 use mainstay_core::id::{OwnerId, SessionId};
 use mainstay_core::nodes::{DrainError, NodeRow, NodeState};
@@ -14,9 +16,11 @@ use mainstay_core::policy::{Resume, ResumeMode};
 use mainstay_core::port::Store as _;
 use mainstay_core::tail::{Scope, Tail};
 use mainstay_test_simulation::decisions::Decided;
+use mainstay_test_simulation::decisions::link::Fate;
 use mainstay_test_simulation::decisions::stage::{Host, Stage};
 use mainstay_test_simulation::plugins::{last_text, say};
 use mainstay_test_simulation::world::{prompt, user_texts};
+use tokio::sync::Notify;
 
 fn later(after_ms: u32, mut answer: Vec<LocalEvent>) -> Vec<LocalEvent> {
     answer[0].after_ms = after_ms;
@@ -441,4 +445,53 @@ async fn recov_15_a_charge_is_void_once_its_owner_is_seen_alive_after_it() {
         assert_eq!(tail.session.charges.len() as u32, counted);
         drop(third);
     }
+}
+
+/// Whether a wake has been stored.
+fn woken(stage: &Stage) -> bool {
+    let log = stage.memory.log();
+    log.iter()
+        .any(|logged| matches!(logged.commit.write, Write::Wake { .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn coord_1_a_run_asked_of_another_node_gets_the_outcome_too() {
+    let stage = Stage::new(Decided::new(|_, _| later(5_000, say("done"))));
+    let (here, there) = (stage.start(), stage.start());
+    let session = stage.create("default").await;
+    here.prompt(session, "go").await;
+    let in_flight = |tail: &Tail| tail.claim.is_some() && tail.step.is_some();
+    stage.until(session, "the step", in_flight).await;
+    let owner = stage.tail(session).await.claim.as_ref().unwrap().owner;
+    assert_eq!(owner, here.node.owner());
+    let outcome = there.node.run(session, None).await.unwrap();
+    assert!(outcome.ran);
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    stage.idle(session).await;
+    assert_eq!(stage.count(session, "execution.started").await, 1);
+    // With nothing pending and nothing running it does nothing.
+    let outcome = there.node.run(session, None).await.unwrap();
+    assert_eq!((outcome.ran, outcome.terminal), (false, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn coord_1_a_run_whose_execution_ends_as_it_joins_gets_its_outcome() {
+    let stage = Stage::new(Decided::new(|_, _| later(500, say("done"))));
+    let permit = Arc::new(Notify::new());
+    let late = Arc::clone(&permit);
+    let host = stage.start_with(Box::new(move |commit, _| match commit.write {
+        Write::Wake { .. } => Fate::HearsLater(Arc::clone(&late)),
+        _ => Fate::Pass,
+    }));
+    let session = stage.create("default").await;
+    host.prompt(session, "go").await;
+    let node = Arc::clone(&host.node);
+    let run = tokio::spawn(async move { node.run(session, None).await.unwrap() });
+    stage.when("the wake", || woken(&stage)).await;
+    stage.idle(session).await;
+    permit.notify_one();
+    let outcome = run.await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    assert!(outcome.ran);
+    assert_eq!(stage.count(session, "execution.started").await, 1);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mainstay_core::commit::Write;
 use mainstay_core::coordinator::Terminal;
 use mainstay_core::event::{EventBody, TurnOutcome};
 use mainstay_core::history::ItemBody;
@@ -67,20 +68,27 @@ async fn a_prompt_is_answered_in_three_commits() {
 #[tokio::test]
 async fn coord_1_two_runs_at_once_share_one_execution() {
     let world = World::new(Scripted::new(|_, _| say("hello")));
+    let ends = world.memory.gate(|commit| match &commit.write {
+        Write::Append(append) => append.end.is_some(),
+        _ => false,
+    });
     let (process, session) = world.begin("hi").await;
-    let (a, b) = tokio::join!(
-        process.node.run(session, None),
-        process.node.run(session, None)
-    );
+    let runs = async {
+        let run = || process.node.run(session, None);
+        tokio::join!(run(), run())
+    };
+    let (outcomes, ()) = tokio::join!(runs, async {
+        ends.reached(1).await;
+        ends.open();
+    });
     world.idle(session).await;
     assert_eq!(world.count(session, "execution.started").await, 1);
-    // One that came after the end finds nothing to do; neither sees another outcome.
-    for outcome in [a.unwrap(), b.unwrap()] {
-        assert!(
-            !outcome.ran || outcome.terminal == Some(Terminal::Succeeded),
-            "{outcome:?}"
-        );
+    for outcome in [outcomes.0.unwrap(), outcomes.1.unwrap()] {
+        assert!(outcome.ran);
+        assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
     }
+    let idle = process.node.run(session, None).await.unwrap();
+    assert_eq!((idle.ran, idle.terminal), (false, None));
 }
 
 #[tokio::test]
