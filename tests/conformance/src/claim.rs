@@ -269,6 +269,56 @@ pub async fn claim_14(h: Harness) {
     );
     let lost = h.refused(build::end(session, fence, End::Succeeded)).await;
     assert!(matches!(lost, Refused::Lost { .. }));
+    for phase in [Phase::Ready, Phase::Unknown, Phase::Continue, Phase::Safe] {
+        fails_in(&h, phase).await;
+    }
+}
+
+/// An execution in this phase fails, or dies with its terminal: there is one terminal and no claim.
+async fn fails_in(h: &Harness, phase: Phase) {
+    for stored in [true, false] {
+        let (session, fence) = match phase {
+            Phase::Ready | Phase::Safe => h.turn().await,
+            Phase::Unknown | Phase::Continue => {
+                let (session, fence, _) = h.step(build::call_model()).await;
+                (session, fence)
+            }
+        };
+        let step = h.store.tail(session).await.unwrap().unwrap().session.step;
+        let settles = match (phase, step) {
+            (Phase::Continue, Some(step)) => Some(build::model_ended(step, FinishReason::Stop)),
+            (Phase::Safe, _) => Some(build::turn_ended()),
+            _ => None,
+        };
+        h.ok(build::append(session, fence, settles)).await;
+        assert_eq!(h.dump(session).await.claim.unwrap().phase, phase);
+        let owed = if stored {
+            let error = "broken".into();
+            let done = h
+                .ok(build::end(session, fence, End::Failed { error }))
+                .await;
+            assert_eq!(done.events.len(), 1, "{phase:?}");
+            "execution.failed"
+        } else {
+            h.crash(session, fence).await;
+            // What is settled and may stop gets the terminal that was owed.
+            match phase {
+                Phase::Safe => "execution.succeeded",
+                _ => "execution.interrupted",
+            }
+        };
+        let dump = h.dump(session).await;
+        assert_eq!(dump.claim, None, "{phase:?}");
+        let terminals: Vec<_> = dump.executions.iter().map(|one| &one.terminal).collect();
+        assert_eq!(terminals, [&Some(owed.to_owned())], "{phase:?}");
+        let told = |kind: &str| kind == "execution.failed" || kind == "execution.interrupted";
+        let told = dump.events.iter().filter(|event| told(&event.kind)).count();
+        assert_eq!(
+            told,
+            usize::from(owed != "execution.succeeded"),
+            "{phase:?}"
+        );
+    }
 }
 
 /// A shutdown amid a step leaves its row, expired; recovery gives no second terminal.
@@ -330,6 +380,11 @@ pub async fn claim_21(h: Harness) {
             .await,
         Refused::Lost { .. }
     ));
-    h.ok(build::recover(session, fence)).await;
-    h.dump(session).await;
+    let done = h.ok(build::recover(session, fence)).await;
+    assert_eq!(done.tail.session.attempts, 0);
+    let dump = h.dump(session).await;
+    let is_terminal = |event: &&mainstay_core::event::Record| event.kind == "execution.interrupted";
+    let terminals: Vec<_> = dump.events.iter().filter(is_terminal).collect();
+    assert_eq!(terminals.len(), 1);
+    assert_eq!(terminals[0].data["reason"], "superseded");
 }
