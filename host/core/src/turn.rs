@@ -231,7 +231,8 @@ impl Execution {
                 }
             }
         };
-        if exact && end.is_none() && self.pending.may_run_ahead(&self.shared, &events) {
+        let settled = self.tail.step.as_ref();
+        if exact && end.is_none() && self.pending.may_run_ahead(&self.shared, settled, &events) {
             let step = self.preview(&events, at)?.0.step;
             if let Some(step) = step
                 && let Ok(effect) = Effect::of(self, step).await

@@ -100,6 +100,26 @@ async fn step_9_a_call_that_takes_longer_is_durable_before_it_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn step_9_the_result_of_a_call_that_acts_waits_for_no_step_ahead() {
+    let decided = Decided::new(|_, _| say("over")).agent("default", |n, _| {
+        let step = match n {
+            0 => tools(&[("c0", "put")]),
+            _ => look(n, 4),
+        };
+        step.into()
+    });
+    let stage = Stage::new(decided);
+    let session = stage.create("default").await;
+    let host = stage.start();
+    host.prompt(session, "go").await;
+    let dump = stage.idle(session).await;
+    assert_eq!(calls(&dump), results(4));
+    // Admission, claim; the put's decision and its start; its result with the first look's decision; the
+    // rest.
+    assert_eq!(host.link.commits(), 6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn step_3_what_ran_ahead_of_a_commit_that_never_came_leaves_no_trace() {
     for after in [false, true] {
         let stage = looking(5);

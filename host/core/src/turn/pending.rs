@@ -21,7 +21,7 @@ use crate::node::Shared;
 use crate::plugin::Action;
 use crate::port::StoreError;
 use crate::project;
-use crate::tail::{Changes, Tail};
+use crate::tail::{Call, CallStatus, Changes, Step, Tail};
 
 /// What a commit of an execution is beside its events.
 #[derive(Default)]
@@ -73,8 +73,18 @@ impl Pending {
         self.ahead.is_some()
     }
 
-    /// Whether the step that these events begin is one of a single call, and early enough.
-    pub(super) fn may_run_ahead(&self, shared: &Shared, events: &[EventDraft]) -> bool {
+    /// Whether the step that these events begin is one of a single call, and early enough, and holds up
+    /// no result that cannot be had again: of `open`, the step that is open in the log.
+    pub(super) fn may_run_ahead(
+        &self,
+        shared: &Shared,
+        open: Option<&Step>,
+        events: &[EventDraft],
+    ) -> bool {
+        let acted = open.is_some_and(|step| {
+            let started = |call: &Call| call.status == CallStatus::Started;
+            step.asks_model() || step.calls.iter().any(started)
+        });
         let early = self.ahead.as_ref().is_none_or(|ahead| {
             ahead.steps < STEPS_AHEAD && ahead.since.elapsed() < shared.settings.decide_within
         });
@@ -83,7 +93,7 @@ impl Pending {
             Some(EventBody::StepStarted(started))
                 if matches!(&started.action, Action::CallTools(calls) if calls.len() == 1)
         );
-        early && one_call && !self.in_vain
+        early && one_call && !acted && !self.in_vain
     }
 
     /// Keeps the beginning of a step that runs ahead.
