@@ -66,4 +66,29 @@ impl Bare {
         }
         f64::from(commits) / began.elapsed().as_secs_f64()
     }
+
+    /// As [`Self::rate`], with so many events in each transaction.
+    ///
+    /// # Panics
+    /// SQLite refuses.
+    pub fn grouped_rate(&mut self, lasting: Duration, group: usize) -> f64 {
+        let began = Instant::now();
+        let mut events = 0_usize;
+        while events == 0 || began.elapsed() < lasting {
+            let all = self.conn.transaction().expect("a transaction");
+            let mut insert = all
+                .prepare_cached("INSERT INTO event VALUES (?, ?, ?, 'step.started', ?, ?)")
+                .expect("a statement");
+            for _ in 0..group {
+                insert
+                    .execute(params![self.next, ID, ID, self.next, self.data])
+                    .expect("a row");
+                self.next += 1;
+            }
+            drop(insert);
+            all.commit().expect("a commit");
+            events += group;
+        }
+        events as f64 / began.elapsed().as_secs_f64()
+    }
 }
