@@ -138,12 +138,13 @@ fn judge(script: &Script, played: &Played, dumps: &[Dump], wanted: &Outcome, dea
         };
         assert!(allowed, "call {call} of {tool}: {outcome:?}; {}", told());
     }
-    // The world: what acts once was asked for once, what is repeated bears its first key. A `pure` call may
-    // have been begun for a decision that no log tells of.
+    // The world: what acts once was asked for once, what is repeated bears its first key. Only a `pure`
+    // call of a step that runs ahead may have been begun for a decision that no log tells of.
+    let ahead = script.name == "steps ahead of their commit";
     let mut keys: HashMap<String, HashSet<String>> = HashMap::new();
     let mut acted = HashSet::new();
     for called in played.stage.plugins.scripted.calls.lock().unwrap().iter() {
-        if called.tool != "look" {
+        if !(ahead && called.tool == "look") {
             let keys = keys.entry(called.id.clone()).or_default();
             keys.insert(called.key.clone());
         }
