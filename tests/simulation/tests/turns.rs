@@ -1,17 +1,21 @@
 //! The straight way of a turn: decisions, effects, boundaries, endings.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use mainstay_core::commit::Write;
 use mainstay_core::coordinator::Terminal;
-use mainstay_core::event::{EventBody, TurnOutcome};
+use mainstay_core::event::{Delivery, EventBody, TurnOutcome};
 use mainstay_core::history::ItemBody;
+use mainstay_core::id::InputId;
 use mainstay_core::model::{FinishReason, Message, ToolChoice, ToolOutcome};
 use mainstay_core::plugin::{
     Action, Decision, ModelCall, ModelEvent, ModelRequest, ToolSet, Trigger, View,
 };
 use mainstay_test_simulation::plugins::{Scripted, ask, call, events, last_text, results, say};
 use mainstay_test_simulation::world::{World, user_texts};
+use mainstay_test_support::build;
 
 /// Calls `tools` once, then stops.
 fn once_then_stop(calls: &'static [(&'static str, &'static str, &'static str)]) -> Scripted {
@@ -175,6 +179,54 @@ async fn coord_13_a_forced_run_runs_one_turn() {
     assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
     world.idle(session).await;
     assert_eq!(world.count(session, "turn.started").await, 1);
+    assert_eq!(world.plugins.request_count(), 1);
+}
+
+/// A claim that is dead and not settled yet stands in the way of the forced turn, and no more than that.
+#[tokio::test]
+async fn coord_13_a_forced_run_waits_for_the_recovery_of_a_dead_claim() {
+    let world = World::new(Scripted::new(|_, _| say("hello")));
+    let early = world.start(None);
+    let session = early.session().await;
+    early.kill();
+    let fence = build::fence();
+    let ended = |body| build::append(session, fence, [body]);
+    for commit in [
+        build::admit(session, InputId::new(), Delivery::Queue, "go"),
+        build::claim(session, fence),
+        ended(build::turn_started()),
+    ] {
+        world.store.commit(commit).await.unwrap();
+    }
+    let input = world.tail(session).await.inputs[0].id;
+    for commit in [
+        ended(EventBody::InputPromoted { input }),
+        ended(build::turn_ended()),
+        build::commit(session, Write::Expire { seen: fence }),
+    ] {
+        world.store.commit(commit).await.unwrap();
+    }
+    let settling = world
+        .memory
+        .gate(|commit| matches!(commit.write, Write::Recover { .. }));
+    let claims = AtomicU32::new(0);
+    let second = world.memory.gate(move |commit| {
+        matches!(commit.write, Write::Claim { .. }) && claims.fetch_add(1, Relaxed) > 0
+    });
+    let process = world.start(None);
+    let node = Arc::clone(&process.node);
+    let run = tokio::spawn(async move { node.run(session, Some(5)).await.unwrap() });
+    // The first was refused.
+    second.reached(1).await;
+    settling.open();
+    world
+        .until(session, "the recovery", |dump| dump.claim.is_none())
+        .await;
+    second.open();
+    let outcome = run.await.unwrap();
+    assert_eq!(outcome.terminal, Some(Terminal::Succeeded));
+    world.idle(session).await;
+    assert_eq!(world.count(session, "turn.started").await, 2);
     assert_eq!(world.plugins.request_count(), 1);
 }
 

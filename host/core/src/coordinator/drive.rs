@@ -179,6 +179,13 @@ impl Inner {
             .any(|node| node.ended_at(now).is_none() && node.started_at <= session.active_at)
     }
 
+    /// Whether the session has a claim that has not run out.
+    async fn lives(&self, session: SessionId) -> bool {
+        let tail = self.shared.store.tail(session).await.ok().flatten();
+        let claim = tail.as_ref().and_then(|tail| tail.claim.as_ref());
+        claim.is_some_and(|claim| claim.expires_at > self.shared.time.now())
+    }
+
     /// The claim for a new execution, unless another has it or there is nothing to do.
     async fn claim(&self, session: SessionId, start: Start) -> Result<Taken, StoreError> {
         let execution = ExecutionId::new();
@@ -189,7 +196,7 @@ impl Inner {
             let by_itself = by_itself && !slot.asked.is_cancelled();
             // Before the claim is there to be marked.
             slot.execution = Some(execution);
-            (slot.stop.subscribe(), slot.forced.take(), by_itself)
+            (slot.stop.subscribe(), slot.forced, by_itself)
         };
         let owner = self.shared.owner;
         let asked = self.shared.clock.monotonic();
@@ -202,12 +209,23 @@ impl Inner {
             resumed: start.resumed.is_some(),
             by_itself,
         };
-        let committed = match self.shared.commit(session, write).await {
+        let committed = self.shared.commit(session, write).await;
+        let stands = matches!(&committed, Err(StoreError::Refused(Refused::Claimed(_))));
+        // A turn that is to be forced waits for the recovery of a dead claim. A live execution is joined.
+        let spent = !stands || self.lives(session).await;
+        if spent
+            && let Some(slot) = self.slots().get_mut(&session)
+            // Behind an interrupt it is the successor's.
+            && *slot.stop.borrow() != Stop::User
+        {
+            slot.forced = None;
+        }
+        let committed = match committed {
             Ok(committed) => committed,
             Err(StoreError::Refused(Refused::NotRunnable(NotRunnable::NothingToDo))) => {
                 return Ok(Taken::Nothing);
             }
-            Err(StoreError::Refused(Refused::Claimed(_))) => return Ok(Taken::Elsewhere),
+            Err(_) if stands => return Ok(Taken::Elsewhere),
             Err(error) => return Err(error),
         };
         if let Reply::Held(reason) = committed.reply {
