@@ -23,7 +23,7 @@ use crate::exchange::{Heard, Try};
 use crate::history::Ending;
 use crate::id::{Millis, Seq};
 use crate::live::Live;
-use crate::model::{ToolOutcome, Usage};
+use crate::model::{Effect as Class, ToolOutcome, ToolResult, Usage};
 use crate::plugin::{Action, Price, Tool};
 use crate::tail::{CallStatus, Step};
 use crate::turn::{Execution, Halt};
@@ -253,7 +253,9 @@ impl<'e> Effect<'e> {
     fn record(&mut self, body: EventBody) -> Result<(), Halt> {
         self.pour();
         let next = self.exec.tail.session.head + 1;
-        project::fold_step(&mut self.step, self.exec.session, next, &body).map_err(Halt::Failed)?;
+        let at = self.exec.shared.time.now();
+        project::fold_step(&mut self.step, self.exec.session, next, at, &body)
+            .map_err(Halt::Failed)?;
         self.exec.keep(body);
         Ok(())
     }
@@ -281,6 +283,21 @@ impl<'e> Effect<'e> {
             .collect()
     }
 
+    /// Whether a result that came after the call was told to stop is no outcome of the call: whoever goes
+    /// on settles it by its class. A call that is run again has failed for good only by itself; its
+    /// tool may take a request that the host broke off for a failure.
+    fn is_cut_off(&self, result: &ToolResult) -> bool {
+        let over = self.late || *self.exec.stop.borrow() == Stop::User;
+        let call = self.step.call(&result.call);
+        let once = call.is_some_and(|call| call.effect == Some(Class::Once));
+        !over
+            && match result.outcome {
+                ToolOutcome::Interrupted => true,
+                ToolOutcome::Succeeded => false,
+                _ => !once,
+            }
+    }
+
     /// Told to stop: calls may clean up for a moment, and what is known is kept.
     async fn stop(&mut self) -> Result<(), Halt> {
         self.cancel.cancel();
@@ -292,11 +309,7 @@ impl<'e> Effect<'e> {
                 done = self.running.join_next() => match done {
                     None => break,
                     Some(Ok(Ok((_, result, timing)))) => {
-                        // A call that was cut off has the verdict of its class, not its own words.
-                        let stopped = result.outcome == ToolOutcome::Interrupted
-                            && !self.late
-                            && *self.exec.stop.borrow() != Stop::User;
-                        if !stopped {
+                        if !self.is_cut_off(&result) {
                             self.record(EventBody::CallSettled { step: self.step.seq, result, timing })?;
                         }
                     }

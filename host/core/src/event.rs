@@ -136,6 +136,9 @@ pub enum EventBody {
         input: InputId,
         delivery: Delivery,
         content: InputContent,
+        /// The input that asks for the same and answers for this one, too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        joins: Option<InputId>,
     },
     #[serde(rename = "input.cancelled")]
     InputCancelled { input: InputId },

@@ -18,7 +18,8 @@ use crate::plugin::{Action, Trigger};
 use crate::policy::HeldBack;
 use crate::state::States;
 use crate::tail::{
-    Changes, Execution, Input, InputStatus, Scope, Session, Step, StepRow, Tail, Totals, Turn,
+    Changes, Execution, Input, InputStatus, Joined, Scope, Session, Step, StepRow, Tail, Totals,
+    Turn,
 };
 use crate::wait::{self, Arrived};
 
@@ -175,7 +176,9 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             input,
             delivery,
             content,
+            joins,
         } => {
+            let joins = joins.map(|joins| joined(tail, joins)).transpose()?;
             let input = Input {
                 id: *input,
                 session: id,
@@ -188,9 +191,10 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                     && tail.session.quarantined.is_none()
                     && tail.session.held.is_none(),
                 content: content.clone(),
+                joins,
             };
             if let InputContent::Approval(answer) = content {
-                wait::answered(&mut tail.session, answer)?;
+                wait::answered(&mut tail.session, seq, answer)?;
             }
             if let (InputContent::Timer { .. }, Some(wait)) = (content, &mut tail.session.wait) {
                 wait.wake_at = None;
@@ -232,7 +236,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
                 }
                 InputContent::Compact {} => None,
             };
-            let wait_ended = wait::arrive(&mut tail.session, &input.content);
+            let wait_ended = wait::arrive(&mut tail.session, seq, &input.content);
             let compacts = matches!(input.content, InputContent::Compact {});
             changes.items.extend(body.map(item));
             changes.inputs.push(input);
@@ -488,10 +492,11 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let revert = tail.session.revert.take().ok_or("nothing is reverted")?;
             tail.session.context_after = revert.context_after;
             tail.session.states = revert.states;
+            tail.session.arrived.cut(revert.through);
             changes.drop_items(revert.through);
         }
         EventBody::RetryScheduled { step, usage, .. } => {
-            fold_step(open_step(tail, *step)?, id, seq, &event.body)?;
+            fold_step(open_step(tail, *step)?, id, seq, at, &event.body)?;
             if let Some(usage) = usage {
                 tail.session.usage.add(usage);
             }
@@ -501,7 +506,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         | EventBody::CallHeld { step, .. } => {
             let open = open_step(tail, *step)?;
             let before = open.calls.clone();
-            fold_step(open, id, seq, &event.body)?;
+            fold_step(open, id, seq, at, &event.body)?;
             changes.calls.extend(
                 open.calls
                     .iter()
@@ -515,7 +520,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }
         EventBody::CallSettled { step, result, .. } => {
             let open = open_step(tail, *step)?;
-            fold_step(open, id, seq, &event.body)?;
+            fold_step(open, id, seq, at, &event.body)?;
             changes.calls.extend(open.call(&result.call).cloned());
             if !open
                 .calls
@@ -537,7 +542,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             ..
         } => {
             let open = open_step(tail, *step)?;
-            fold_step(open, id, seq, &event.body)?;
+            fold_step(open, id, seq, at, &event.body)?;
             let compacts = matches!(open.started.action, Action::Compact(_));
             let whole = matches!(ending, Ending::Finished(_));
             if !compacts && (whole || !open.content.is_empty()) {
@@ -617,6 +622,18 @@ fn clear_intents(tail: &mut Tail, changes: &mut Changes) {
             changes.inputs.push(input.clone());
         }
     }
+}
+
+/// The admission that answers for another one.
+fn joined(tail: &Tail, id: crate::id::InputId) -> Result<Joined, String> {
+    let mut pending = tail.inputs.iter();
+    let first = pending.find(|input| input.id == id);
+    first
+        .map(|first| Joined {
+            input: first.id,
+            seq: first.seq,
+        })
+        .ok_or_else(|| format!("input {id} is not pending"))
 }
 
 fn take_input(tail: &mut Tail, id: crate::id::InputId) -> Result<Input, String> {

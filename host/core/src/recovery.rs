@@ -182,7 +182,9 @@ pub fn plan(tail: &Tail, claim: &Claim, counting: &Counting, now: Millis) -> Pla
 fn is_held_after(tail: &Tail, step: &Step, verdicts: &[EventBody]) -> bool {
     let (session, seq, mut step) = (tail.session.id, step.seq, step.clone());
     let mut verdicts = verdicts.iter();
-    let folded = verdicts.try_for_each(|body| project::fold_step(&mut step, session, seq, body));
+    let at = step.at;
+    let mut fold = |body| project::fold_step(&mut step, session, seq, at, body);
+    let folded = verdicts.try_for_each(&mut fold);
     folded.is_ok() && step.is_held(&tail.session.arrived.approvals)
 }
 

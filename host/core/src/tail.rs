@@ -194,6 +194,17 @@ pub struct Input {
     /// Only inputs with an intent to run are promoted.
     pub intent: bool,
     pub content: InputContent,
+    /// The admission that answers for this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joins: Option<Joined>,
+}
+
+/// Another input's admission, which a client is told where it asked for what is pending already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    pub input: InputId,
+    /// Seq of its admission.
+    pub seq: Seq,
 }
 
 /// What became of an input.
@@ -218,8 +229,19 @@ pub struct Step {
     pub ending: Option<Ending>,
     /// Retries that were scheduled.
     pub retries: u32,
+    /// The wait before the last of them.
+    pub retry: Option<Retry>,
     /// Recovery gave a verdict on it.
     pub recovered: bool,
+}
+
+/// A wait between two tries of a model call. It outlives the process that began it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// The store's time before which nothing is sent.
+    pub until: Millis,
+    /// It was asked for of everyone who uses the same secret.
+    pub limited: bool,
 }
 
 /// The row of a call.
@@ -390,6 +412,7 @@ impl Step {
             calls,
             ending: None,
             retries: 0,
+            retry: None,
             recovered: false,
         }
     }
@@ -704,7 +727,13 @@ impl Tail {
                 }
                 body => {
                     if let Some(step) = &mut tail.step {
-                        crate::project::fold_step(step, tail.session.id, event.seq, body)?;
+                        crate::project::fold_step(
+                            step,
+                            tail.session.id,
+                            event.seq,
+                            event.at,
+                            body,
+                        )?;
                     }
                 }
             }
@@ -758,6 +787,16 @@ impl Tail {
         Ok(())
     }
 
+    /// A control and what goes with it: one compaction is enough for all who have asked for one.
+    fn with_alike<'t>(&'t self, control: &'t Input) -> Vec<&'t Input> {
+        let compacts = |input: &&Input| matches!(input.content, InputContent::Compact {});
+        if !compacts(&control) {
+            return vec![control];
+        }
+        let due = self.inputs.iter().filter(|input| input.intent);
+        due.filter(compacts).collect()
+    }
+
     /// The steers to promote at a step boundary: up to the next control, or that control alone.
     #[must_use]
     pub fn due_steers(&self) -> Vec<&Input> {
@@ -769,7 +808,7 @@ impl Tail {
         {
             if input.content.is_control() {
                 if due.is_empty() {
-                    due.push(input);
+                    return self.with_alike(input);
                 }
                 break;
             }
@@ -783,7 +822,7 @@ impl Tail {
     pub fn due_next(&self) -> Vec<&Input> {
         let first = self.inputs.iter().find(|input| input.intent);
         if let Some(control) = first.filter(|input| input.content.is_control()) {
-            return vec![control];
+            return self.with_alike(control);
         }
         let steers = self.due_steers();
         if !steers.is_empty() {

@@ -28,9 +28,9 @@ pub struct Waiting {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Arrived {
-    /// Signals in the history that no wait has consumed, by name.
+    /// Seqs of the signals in the history that no wait has consumed, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub signals: BTreeMap<String, u32>,
+    pub signals: BTreeMap<String, Vec<Seq>>,
     /// Requests for approval by key, the answered ones included.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub approvals: BTreeMap<String, Asked>,
@@ -39,6 +39,17 @@ pub struct Arrived {
 impl Arrived {
     pub(crate) fn is_empty(&self) -> bool {
         self.signals.is_empty() && self.approvals.is_empty()
+    }
+
+    /// Forgets what came behind a place of the history: what is asked for anew is answered anew.
+    pub(crate) fn cut(&mut self, through: Seq) {
+        self.signals.retain(|_, seqs| {
+            seqs.retain(|seq| *seq <= through);
+            !seqs.is_empty()
+        });
+        self.approvals.retain(|_, asked| {
+            asked.step <= through && asked.answered.is_none_or(|answered| answered <= through)
+        });
     }
 }
 
@@ -56,6 +67,9 @@ pub struct Asked {
     pub request: Option<ApprovalRequest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Approval>,
+    /// Seq of the answer's admission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Seq>,
     /// The answer is in the history.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub seen: bool,
@@ -67,10 +81,10 @@ pub fn timer_input(session: SessionId, step: Seq) -> InputId {
     InputId::derived(session.0, &format!("timer/{step}"))
 }
 
-/// The id of the input that the answer to a request becomes, so that the first one stands.
+/// The id of the input that the answer to the request of a step becomes, so that the first one stands.
 #[must_use]
-pub fn approval_input(session: SessionId, key: &str) -> InputId {
-    InputId::derived(session.0, &format!("approval/{key}"))
+pub fn approval_input(session: SessionId, step: Seq, key: &str) -> InputId {
+    InputId::derived(session.0, &format!("approval/{step}/{key}"))
 }
 
 /// Whether each condition could ever be met.
@@ -153,6 +167,7 @@ pub(crate) fn ask(
         at,
         request: Some(request.clone()),
         answer: None,
+        answered: None,
         seen: false,
     };
     match session.arrived.approvals.insert(request.key.clone(), asked) {
@@ -181,7 +196,7 @@ pub(crate) fn hold(session: &mut Session, step: Seq) {
 ///
 /// # Errors
 /// The broken rule, where nobody asked or somebody has answered.
-pub(crate) fn answered(session: &mut Session, answer: &Approval) -> Result<(), String> {
+pub(crate) fn answered(session: &mut Session, seq: Seq, answer: &Approval) -> Result<(), String> {
     let asked = session.arrived.approvals.get_mut(&answer.key);
     let asked = asked.ok_or("nobody asked for this approval")?;
     if asked.answer.is_some() {
@@ -189,6 +204,7 @@ pub(crate) fn answered(session: &mut Session, answer: &Approval) -> Result<(), S
     }
     asked.request = None;
     asked.answer = Some(answer.clone());
+    asked.answered = Some(seq);
     if asked.call.is_some() && session.step == Some(asked.step) {
         session.wait = None;
     }
@@ -207,8 +223,8 @@ pub(crate) fn consume(session: &mut Session, condition: &Condition) {
         return;
     };
     if let Some(left) = session.arrived.signals.get_mut(name) {
-        *left -= 1;
-        if *left == 0 {
+        left.remove(0);
+        if left.is_empty() {
             session.arrived.signals.remove(name);
         }
     }
@@ -232,6 +248,7 @@ pub(crate) fn begin(
                     at,
                     request: Some(request.clone()),
                     answer: None,
+                    answered: None,
                     seen: false,
                 });
         }
@@ -255,15 +272,12 @@ pub(crate) fn begin(
 /// Takes an input in that has entered the history, and ends the open wait where it does. Gives how.
 ///
 /// A prompt ends any wait; everything else ends one that waits for it, and else only becomes history.
-pub(crate) fn arrive(session: &mut Session, content: &InputContent) -> Option<WaitEnd> {
+pub(crate) fn arrive(session: &mut Session, seq: Seq, content: &InputContent) -> Option<WaitEnd> {
     let mut now = 0;
     match content {
         InputContent::Signal(signal) => {
-            *session
-                .arrived
-                .signals
-                .entry(signal.name.clone())
-                .or_default() += 1;
+            let signals = &mut session.arrived.signals;
+            signals.entry(signal.name.clone()).or_default().push(seq);
         }
         InputContent::Approval(approval) => {
             if let Some(asked) = session.arrived.approvals.get_mut(&approval.key) {

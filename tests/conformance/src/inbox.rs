@@ -247,6 +247,79 @@ pub async fn inbox_13(h: Harness) {
     assert_eq!(h.dump(session).await.claim, None);
 }
 
+/// Who asks for a compaction while one is pending is answered by that one, then and ever after.
+pub async fn compact_5_the_first_answers_for_the_second_for_ever(h: Harness) {
+    let (session, fence) = h.turn().await;
+    let (first, second) = (InputId::new(), InputId::new());
+    let ask = |input, delivery| {
+        let write = Write::Admit {
+            input,
+            delivery,
+            content: InputContent::Compact {},
+        };
+        build::commit(session, write)
+    };
+    let told = admission(&h.ok(ask(first, Delivery::Queue)).await);
+    let joined = admission(&h.ok(ask(second, Delivery::Steer)).await);
+    assert_eq!(joined, told);
+    assert_eq!(told.input, first);
+    assert_eq!(admission(&h.ok(ask(second, Delivery::Queue)).await), told);
+    let before = h.dump(session).await;
+    let due: Vec<InputId> = before.inputs.iter().map(|input| input.id).collect();
+    assert_eq!(due[due.len() - 2..], [first, second]);
+    h.ok(build::append(
+        session,
+        fence,
+        [promote(first), promote(second)],
+    ))
+    .await;
+    let done = Admission {
+        status: InputStatus::Promoted,
+        ..told
+    };
+    for input in [second, first, second] {
+        assert_eq!(admission(&h.ok(ask(input, Delivery::Queue)).await), done);
+    }
+    // That one is under way: who asks now gets another.
+    let third = InputId::new();
+    assert_eq!(
+        admission(&h.ok(ask(third, Delivery::Queue)).await).input,
+        third
+    );
+}
+
+/// What answers for another takes it along when it is cancelled.
+pub async fn compact_5_a_cancelled_one_takes_along_whom_it_answers_for(h: Harness) {
+    let session = h.session().await;
+    let (first, second) = (InputId::new(), InputId::new());
+    let ask = |input| {
+        let write = Write::Admit {
+            input,
+            delivery: Delivery::Queue,
+            content: InputContent::Compact {},
+        };
+        build::commit(session, write)
+    };
+    let told = admission(&h.ok(ask(first)).await);
+    assert_eq!(admission(&h.ok(ask(second)).await), told);
+    h.ok(build::commit(session, Write::CancelInput { input: first }))
+        .await;
+    let cancelled = Admission {
+        status: InputStatus::Cancelled,
+        ..told
+    };
+    for input in [first, second] {
+        assert_eq!(admission(&h.ok(ask(input)).await), cancelled);
+    }
+    assert!(h.store.inputs(session, false).await.unwrap().is_empty());
+    // An interrupt held this one back, and the next is to run: it does not wait for it.
+    let held = InputId::new();
+    h.ok(ask(held)).await;
+    h.ok(build::interrupt(session)).await;
+    let runs = InputId::new();
+    assert_eq!(admission(&h.ok(ask(runs)).await).input, runs);
+}
+
 /// A cancelled input stays so when it is sent again.
 pub async fn inbox_16(h: Harness) {
     let session = h.session().await;

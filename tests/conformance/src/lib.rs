@@ -38,6 +38,8 @@ macro_rules! conformance {
             recov_21 recov_22 recov_23 recov_24
             inbox_2 inbox_2_an_admission_that_wakes_others_names_its_own_seq
             inbox_2_a_retry_of_what_an_interrupt_held_back_is_no_second
+            compact_5_the_first_answers_for_the_second_for_ever
+            compact_5_a_cancelled_one_takes_along_whom_it_answers_for
             inbox_3 inbox_9 inbox_11 inbox_12 inbox_13 inbox_16 interrupt_clears_what_is_pending_then
             tool_6 items_come_in_both_orders sessions_come_in_pages a_scan_lists_what_is_due
             a_scan_lists_timers_that_are_due a_scan_lists_what_is_owed

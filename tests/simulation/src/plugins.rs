@@ -335,7 +335,13 @@ impl Plugins for Scripted {
         }
         let gate = self.held.lock().unwrap().get(&request.call.tool).cloned();
         if let Some(gate) = gate {
-            gate.notified().await;
+            let clumsy = request.call.arguments.contains("clumsy");
+            tokio::select! {
+                () = gate.notified() => {}
+                () = request.cancel.cancelled(), if clumsy => {
+                    return Err(CallError::Failed("its request was broken off".into()));
+                }
+            }
         }
         if request.call.arguments.contains("trap") {
             return Err(CallError::Crashed(

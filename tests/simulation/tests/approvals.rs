@@ -344,7 +344,7 @@ async fn an_answer_can_neither_be_cancelled_nor_sent_another_way() {
         .answer(session, an_answer(&key, None))
         .await
         .unwrap();
-    let input = wait::approval_input(session, &key);
+    let input = wait::approval_input(session, tail.session.step.unwrap(), &key);
     let given = Refused::InputSettled {
         input,
         status: "the answer to an approval",
@@ -390,7 +390,7 @@ async fn int_an_interrupt_ends_held_calls_and_their_requests() {
             let answer = dump
                 .inputs
                 .iter()
-                .find(|i| i.id == wait::approval_input(session, &key));
+                .find(|i| i.id == wait::approval_input(session, step, &key));
             assert_eq!(answer.unwrap().status, InputStatus::Cancelled);
         } else {
             let late = refusal(host.node.answer(session, an_answer(&key, None)).await);

@@ -678,7 +678,7 @@ async fn asked_for(works: bool, point: Point) -> usize {
     let (_host, commits) = goes_on(&stage, host, session).await;
     let dump = stage.idle(session).await;
     assert_eq!(user_texts(&dump), ["a", "b"], "{point:?}");
-    assert_eq!(dump.inputs.len(), 3, "{point:?}");
+    assert_eq!(dump.inputs.len(), 4, "{point:?}");
     let outcomes: Vec<TurnOutcome> = stage
         .bodies(session)
         .await

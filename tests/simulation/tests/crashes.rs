@@ -286,6 +286,41 @@ async fn claim_15_a_shutdown_hands_over_at_once_with_one_terminal() {
     assert_eq!(world.plugins.count("put"), 2);
 }
 
+/// A tool may take the request that a shutdown broke off for a failure. It is none.
+#[tokio::test]
+async fn node_3_recov_6_a_call_that_fails_of_a_shutdown_is_run_again() {
+    for tool in ["look", "put"] {
+        let world = World::new(Scripted::new(move |request, _| match results(request) {
+            0 => call(&[("c", tool, r#"{"clumsy":true}"#)]),
+            _ => say("done"),
+        }));
+        let _gate = world.plugins.hold(tool);
+        let (process, session) = world.begin("go").await;
+        world
+            .until(session, "the call", |_| world.plugins.count(tool) == 1)
+            .await;
+        process.node.shutdown_now();
+        process.node.shutdown().await;
+        process.kill();
+        world.plugins.let_go(tool);
+        let _next = world.start(None);
+        let dump = world.idle(session).await;
+        assert_eq!(world.plugins.count(tool), 2);
+        let outcomes = dump.items.iter().filter_map(|item| match &item.body {
+            ItemBody::ToolResult(result) => Some(result.outcome),
+            _ => None,
+        });
+        assert_eq!(
+            outcomes.collect::<Vec<_>>(),
+            [ToolOutcome::Succeeded],
+            "{tool}\n{}",
+            lines(&dump)
+        );
+        let calls = world.plugins.calls.lock().unwrap().clone();
+        assert_eq!(calls[0].key, calls[1].key);
+    }
+}
+
 #[tokio::test]
 async fn claim_6_a_lost_execution_writes_nothing_more() {
     let world = World::new(Scripted::new(|_, _| {

@@ -5,7 +5,7 @@ use super::{Admission, Known, Refused, Reply};
 use crate::event::{Delivery, EventBody, InputContent};
 use crate::history::Approval;
 use crate::id::InputId;
-use crate::tail::{Input, InputStatus, Scope, Tail};
+use crate::tail::{Input, InputStatus, Joined, Scope, Tail};
 use crate::wait;
 
 pub(super) fn admit(
@@ -32,31 +32,12 @@ pub(super) fn admit(
                 holder: format!("a {}", first.content.kind()),
             });
         }
-        return Ok(Reply::Admitted(Admission {
-            input,
-            seq: first.seq,
-            status: first.status,
-            held,
-        }));
+        return Ok(Reply::Admitted(admission(first, held)));
     }
     if work.tail.session.cancelled {
         return Err(Refused::Cancelled(work.tail.session.id));
     }
-    // One compaction is enough: who asks while one is pending gets that one.
-    if matches!(content, InputContent::Compact {})
-        && let Some(first) = work
-            .tail
-            .inputs
-            .iter()
-            .find(|pending| matches!(pending.content, InputContent::Compact {}))
-    {
-        return Ok(Reply::Admitted(Admission {
-            input: first.id,
-            seq: first.seq,
-            status: first.status,
-            held,
-        }));
-    }
+    let joins = alike(&work.tail, content).map(|first| first.id);
     if work.tail.session.revert.is_some() {
         work.push(EventBody::RevertCommitted {})?;
     }
@@ -64,9 +45,10 @@ pub(super) fn admit(
         input,
         delivery,
         content: content.clone(),
+        joins,
     })?;
-    // Before the wake, which may be an event of its own.
-    let seq = work.tail.session.head;
+    let admitted = work.tail.inputs.last().expect("pushed above");
+    let reply = admission(admitted, held.clone());
     if held.is_none() {
         work.wake(if delivery == Delivery::Steer {
             Scope::Steers
@@ -74,12 +56,46 @@ pub(super) fn admit(
             Scope::All
         })?;
     }
-    Ok(Reply::Admitted(Admission {
-        input,
-        seq,
-        status: InputStatus::Pending,
+    Ok(Reply::Admitted(reply))
+}
+
+fn admission(input: &Input, held: Option<String>) -> Admission {
+    let answers = input.joins.unwrap_or(Joined {
+        input: input.id,
+        seq: input.seq,
+    });
+    Admission {
+        input: answers.input,
+        seq: answers.seq,
+        status: input.status,
         held,
-    }))
+    }
+}
+
+/// What is pending that asks for the same, and is to run as this one: one compaction is enough.
+fn alike<'t>(tail: &'t Tail, content: &InputContent) -> Option<&'t Input> {
+    if !matches!(content, InputContent::Compact {}) {
+        return None;
+    }
+    let runs = tail.may_run().is_ok();
+    tail.inputs.iter().find(|pending| {
+        matches!(pending.content, InputContent::Compact {})
+            && pending.joins.is_none()
+            && (pending.intent || !runs)
+    })
+}
+
+/// Cancels a pending input, and with it those that were answered by its admission.
+pub(super) fn cancel(work: &mut Work, input: InputId) -> Result<Reply, Refused> {
+    let inputs = work.tail.inputs.iter();
+    let joined = inputs.filter(|other| other.joins.is_some_and(|joins| joins.input == input));
+    let all: Vec<_> = std::iter::once(input)
+        .chain(joined.map(|other| other.id))
+        .collect();
+    for input in all {
+        work.push(EventBody::InputCancelled { input })?;
+    }
+    Ok(Reply::Done)
 }
 
 pub(super) fn pending<'t>(
@@ -117,11 +133,11 @@ pub(super) fn answer_approval(work: &mut Work, answer: &Approval) -> Result<Repl
         return Err(Refused::Cancelled(session));
     }
     let key = answer.key.clone();
-    let input = wait::approval_input(session, &key);
     let asked = work.tail.session.arrived.approvals.get(&key);
     let Some(asked) = asked else {
         return Err(Refused::ApprovalNotFound { key });
     };
+    let input = wait::approval_input(session, asked.step, &key);
     if let Some(first) = &asked.answer {
         if first.approved == answer.approved {
             return Ok(Reply::Done);
@@ -133,6 +149,7 @@ pub(super) fn answer_approval(work: &mut Work, answer: &Approval) -> Result<Repl
         input,
         delivery: Delivery::Steer,
         content: InputContent::Approval(answer.clone()),
+        joins: None,
     })?;
     if work.tail.may_run().is_ok() {
         work.wake(Scope::Steers)?;

@@ -2,7 +2,7 @@
 
 use super::append::append_events;
 use super::claims::{give_up, hold_back, interrupt, recover, start, supersede};
-use super::inputs::{admit, answer_approval, given, pending};
+use super::inputs::{admit, answer_approval, cancel, given, pending};
 use super::work::Work;
 use super::{Applied, Commit, Known, Refused, Reply, TITLE, Write};
 use crate::claim::{Claim, Phase};
@@ -82,8 +82,7 @@ pub fn apply(
             if matches!(found.content, InputContent::Approval(_)) {
                 return Err(given(*input));
             }
-            work.push(EventBody::InputCancelled { input: *input })?;
-            Reply::Done
+            cancel(&mut work, *input)?
         }
         Write::Redeliver { input, delivery } => {
             let found = pending(&work.tail, known, *input)?;
@@ -129,6 +128,7 @@ pub fn apply(
                     input: wait::timer_input(session, step),
                     delivery: Delivery::Steer,
                     content: InputContent::Timer { at },
+                    joins: None,
                 })?;
             }
             Reply::Done

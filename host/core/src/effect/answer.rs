@@ -45,6 +45,7 @@ impl<'e> Effect<'e> {
         let plugins = Arc::clone(&self.exec.shared.plugins);
         self.price = price_of(&self.exec.shared, &provider).await;
         let rated = plugins.rated(&provider.digest, &provider.alias).await;
+        self.wait_on(&rated).await?;
         loop {
             self.wait_for_turn(&rated).await?;
             let mut attempt = Try::start(
@@ -80,17 +81,7 @@ impl<'e> Effect<'e> {
                 Duration::from_millis(u64::from(broken.failure.retry_after_ms.unwrap_or(0)));
             let wait = backoff(settings.retry_base, settings.retry_max, tries).max(asked);
             if broken.failure.class == FailureClass::RateLimited {
-                let until = self.exec.shared.clock.monotonic() + wait.as_millis() as u64;
-                let mut backoff = self
-                    .exec
-                    .shared
-                    .backoff
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-                for name in &rated {
-                    let known = backoff.entry(name.clone()).or_default();
-                    *known = (*known).max(until);
-                }
+                self.hold_back(&rated, wait);
             }
             debug!(tries, ?wait, failure = %broken.failure.message, "the model call is retried");
             let usage = self.usage.take();
@@ -134,6 +125,36 @@ impl<'e> Effect<'e> {
             .encode(&provider.digest, request)
             .await
             .map_err(|error| error.to_string())
+    }
+
+    /// Goes on with a wait that another process began.
+    async fn wait_on(&mut self, rated: &[String]) -> Result<(), Halt> {
+        let Some(retry) = self.step.retry else {
+            return Ok(());
+        };
+        let left = retry.until.saturating_sub(self.exec.shared.time.now());
+        let left = Duration::from_millis(left);
+        if left.is_zero() {
+            return Ok(());
+        }
+        if retry.limited {
+            self.hold_back(rated, left);
+        }
+        self.pause(left).await
+    }
+
+    /// Nobody uses these before the wait is over.
+    fn hold_back(&self, rated: &[String], wait: Duration) {
+        let shared = &self.exec.shared;
+        let until = shared.clock.monotonic() + wait.as_millis() as u64;
+        let mut backoff = shared
+            .backoff
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for name in rated {
+            let known = backoff.entry(name.clone()).or_default();
+            *known = (*known).max(until);
+        }
     }
 
     /// Waits until all of these may be used again.

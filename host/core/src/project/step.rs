@@ -3,9 +3,9 @@
 use crate::event::{EventBody, author_of};
 use crate::history::{Assistant, Ending};
 use crate::id::{Millis, Seq, SessionId};
-use crate::model::Content;
+use crate::model::{Content, FailureClass};
 use crate::plugin::{Condition, Trigger, WaitEnd};
-use crate::tail::{Call, CallStatus, Changes, Step, StepRow, Tail};
+use crate::tail::{Call, CallStatus, Changes, Retry, Step, StepRow, Tail};
 use crate::wait;
 
 /// Takes one event into the open step alone.
@@ -13,6 +13,7 @@ pub(crate) fn fold_step(
     step: &mut Step,
     session: SessionId,
     seq: Seq,
+    at: Millis,
     body: &EventBody,
 ) -> Result<(), String> {
     match body {
@@ -24,8 +25,17 @@ pub(crate) fn fold_step(
                 .iter()
                 .try_for_each(|piece| step.take(session, piece))
         }
-        EventBody::RetryScheduled { step: of, .. } if *of == step.seq => {
+        EventBody::RetryScheduled {
+            step: of,
+            wait_ms,
+            failure,
+            ..
+        } if *of == step.seq => {
             step.retries += 1;
+            step.retry = Some(Retry {
+                until: at.saturating_add(*wait_ms),
+                limited: failure.class == FailureClass::RateLimited,
+            });
             Ok(())
         }
         EventBody::CallStarted {

@@ -255,7 +255,7 @@ pub(super) async fn eventful(h: &Harness) -> SessionId {
         approved: true,
         reason: None,
     };
-    let answered = mainstay_core::wait::approval_input(session, &yes.key);
+    let answered = mainstay_core::wait::approval_input(session, step, &yes.key);
     write(h, session, Write::Answer(yes)).await;
     run.write([build::call_started(step, "c", Effect::Idempotent, 1)])
         .await;

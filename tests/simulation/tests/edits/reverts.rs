@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use mainstay_core::commit::{Refused, Write};
 use mainstay_core::event::{Delivery, SessionCreated};
+use mainstay_core::history::ItemBody;
 use mainstay_core::id::SessionId;
+use mainstay_core::model::text_of;
 use mainstay_core::tail::{InputStatus, Scope};
+use mainstay_test_simulation::decisions::stage::{Stage, a_signal, an_answer, words};
+use mainstay_test_simulation::decisions::{Decided, approval, done, signal, wait};
+use mainstay_test_simulation::plugins;
 use mainstay_test_simulation::world::{World, prompt};
 use mainstay_test_support::rebuild;
 
@@ -243,4 +248,50 @@ async fn edit_2_a_runners_state_goes_back_with_the_history() {
     world.idle(session).await;
     assert_eq!(state(&world, session).await, 4 + 2);
     assert_eq!(last_request(&world), ["a", "to a", "b", "to b", "d", "e"]);
+}
+
+/// Waits for what its last message names.
+fn asks_first() -> Decided {
+    Decided::new(|_, _| plugins::say("never asked")).agent("default", |_, seen| {
+        let last = seen.items.last().map(|item| &item.body);
+        let asked = match last {
+            Some(ItemBody::User(parts)) => text_of(parts),
+            _ => String::new(),
+        };
+        match asked.as_str() {
+            "pay" => wait([approval("pay")]).into(),
+            "build" => wait([signal("built")]).into(),
+            _ => done().into(),
+        }
+    })
+}
+
+/// What a revert hides is no answer to what is asked anew, and no signal for a later wait.
+#[tokio::test(start_paused = true)]
+async fn edit_2_what_is_hidden_for_good_ends_no_later_wait() {
+    let stage = Stage::new(asks_first());
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "hello").await;
+    stage.idle(session).await;
+    host.prompt(session, "pay").await;
+    stage.waiting(session).await;
+    let yes = || an_answer("pay", None);
+    host.node.answer(session, yes()).await.unwrap();
+    stage.idle(session).await;
+    host.send(session, Delivery::Steer, a_signal("built")).await;
+    let dump = stage.idle(session).await;
+    host.node.revert(session, dump.items[1].seq).await.unwrap();
+
+    host.prompt(session, "pay").await;
+    let tail = stage.waiting(session).await;
+    assert!(tail.session.arrived.approvals["pay"].answer.is_none());
+    host.node.answer(session, yes()).await.unwrap();
+    stage.idle(session).await;
+    host.prompt(session, "build").await;
+    stage.waiting(session).await;
+    host.send(session, Delivery::Steer, a_signal("built")).await;
+    let dump = stage.idle(session).await;
+    let told = words(&dump.items);
+    assert_eq!(told.len(), 5, "{told:?}");
 }

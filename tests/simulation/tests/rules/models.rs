@@ -1,8 +1,13 @@
 //! Requests to a model: retried, refused, broken off, and rebuilt from the log.
 
+use mainstay_core::event::Record;
 use mainstay_core::history::{Ending, ItemBody};
 use mainstay_core::model::{Content, Failure, FailureClass, FinishReason};
 use mainstay_core::plugin::{Decision, LocalEvent, ModelEvent, Trigger};
+use mainstay_core::port::Dump;
+use mainstay_core::tail::Tail;
+use mainstay_test_simulation::decisions::Decided;
+use mainstay_test_simulation::decisions::stage::Stage;
 use mainstay_test_simulation::plugins::{Scripted, ask, call, events, plain_loop, results, say};
 use mainstay_test_simulation::world::{World, lines};
 
@@ -42,6 +47,47 @@ async fn model_5_a_retry_is_durable_before_its_wait_and_sends_the_same() {
         1
     );
     assert_eq!(world.tail(session).await.session.attempts, 0);
+}
+
+/// What a server asks for holds for whoever goes on, and for all there who use the same key.
+#[tokio::test(start_paused = true)]
+async fn model_5_model_13_a_wait_outlives_the_process_that_began_it() {
+    let stage = Stage::new(Decided::new(|_, n| {
+        if n > 0 {
+            return say("ok");
+        }
+        events([ModelEvent::Failed(Failure {
+            class: FailureClass::RateLimited,
+            message: "slow down".into(),
+            retry_after_ms: Some(60_000),
+        })])
+    }));
+    let host = stage.start();
+    let (first, second) = (stage.create("default").await, stage.create("default").await);
+    host.prompt(first, "a").await;
+    let waits = |tail: &Tail| tail.step.as_ref().is_some_and(|step| step.retry.is_some());
+    stage.until(first, "a wait", waits).await;
+    host.kill();
+    let host = stage.start();
+    let resumed = |tail: &Tail| tail.claim.as_ref().is_some_and(|claim| claim.resumed);
+    stage.until(first, "the resumption", resumed).await;
+    host.prompt(second, "b").await;
+    let answered = |dump: &Dump| {
+        let mut events = dump.events.iter();
+        let ended = events.find(|event| event.kind == "model.ended");
+        ended.expect("the model has answered").at
+    };
+    let dump = stage.idle(first).await;
+    let retries = |event: &&Record| event.kind == "retry.scheduled";
+    let retries: Vec<&Record> = dump.events.iter().filter(retries).collect();
+    assert_eq!(retries.len(), 1);
+    let until = retries[0].at + 60_000;
+    assert!(answered(&dump) >= until, "{}", lines(&dump));
+    let beside = stage.idle(second).await;
+    assert!(answered(&beside) >= until, "{}", lines(&beside));
+    for session in [first, second] {
+        assert_eq!(stage.tail(session).await.session.attempts, 0);
+    }
 }
 
 #[tokio::test]
