@@ -1,7 +1,7 @@
 //! How a commit gets into the database. It is judged here, by [`commit::apply`], against the session's
 //! tail, and stored by one statement that first makes sure that the tail is still the one it was judged
-//! by. Where it is not, the tail is read anew and the commit judged again. So an append under a live
-//! claim takes one round trip, and what was not written here last takes two.
+//! by. Where it is not, its answer says what is so instead, and the commit is judged again. So an append
+//! under a live claim takes one round trip, and what was not written here last takes two.
 //!
 //! A tail that is kept in memory may be out of date. Only the statement tells: so a commit that is
 //! refused, or writes nothing, by such a tail is judged again by what the database has.
@@ -40,6 +40,17 @@ struct Basis {
     found: Option<Loaded>,
 }
 
+impl Basis {
+    fn of((found, tail): (Loaded, Option<Tail>)) -> Self {
+        Self {
+            tail: tail.map(Arc::new),
+            version: found.version,
+            now: found.now,
+            found: Some(found),
+        }
+    }
+}
+
 /// A commit that was judged and is to be stored.
 struct Judged {
     committed: Committed,
@@ -66,8 +77,11 @@ impl PostgresStore {
         // Ids that others seem to hold.
         let mut suspects: Vec<EventId> = Vec::new();
         let (mut look, mut stale, mut clashes) = (commit.replayed().is_some(), 0_u32, 0_u32);
+        // What a commit that came too late was told.
+        let mut told: Option<Basis> = None;
         loop {
-            let kept = if look { None } else { self.kept(commit) };
+            let kept = told.take();
+            let kept = kept.or_else(|| if look { None } else { self.kept(commit) });
             let basis = match kept {
                 Some(basis) => basis,
                 None => {
@@ -129,7 +143,7 @@ impl PostgresStore {
                     let answer = row.and_then(write::outcome);
                     Ok(answer.map_err(|cause| self.pool.trouble(cause).during(ACTION))?)
                 }
-                Err(trouble) if trouble.kind() == Kind::Fenced => Ok((Outcome::Stale, None)),
+                Err(trouble) if trouble.kind() == Kind::Fenced => Ok((Outcome::Stale(None), None)),
                 Err(trouble) => Err(trouble),
             };
             match answer {
@@ -152,12 +166,21 @@ impl PostgresStore {
                             self.count(&stored);
                             return Ok(stored);
                         }
-                        Outcome::Stale => {
+                        Outcome::Stale(load) => {
                             self.windows.put(session, window);
                             self.counters.stale.fetch_add(1, Ordering::Relaxed);
                             stale += 1;
-                            if stale > 1 && !patience.wait().await {
-                                return Err(contended(ACTION, session));
+                            if stale > 1 {
+                                if !patience.wait().await {
+                                    return Err(contended(ACTION, session));
+                                }
+                            } else if let Some(load) = load
+                                && commit.replayed().is_none()
+                                && tried.is_empty()
+                                && suspects.is_empty()
+                            {
+                                let load = self.told(ACTION, session, &load).await?;
+                                told = load.map(Basis::of);
                             }
                         }
                         Outcome::Busy => {
@@ -212,12 +235,7 @@ impl PostgresStore {
         let (found, tail) = self
             .load(ACTION, session, &events, &inputs, commit.replayed())
             .await?;
-        Ok(Basis {
-            tail: tail.map(Arc::new),
-            version: found.version,
-            now: found.now,
-            found: Some(found),
-        })
+        Ok(Basis::of((found, tail)))
     }
 
     fn judge(&self, commit: &Commit, basis: &Basis) -> Verdict {

@@ -350,25 +350,65 @@ impl PostgresStore {
         loop {
             let statement = read::session_load(session, self.clock.at(), events, inputs, held);
             let row = self.one(action, &statement).await?;
-            let found = Loaded::read(session, row).map_err(|error| self.failed(action, error))?;
-            self.clock.saw(found.now);
-            let Some(version) = found.version else {
-                return Ok((found, None));
-            };
-            let unknown = self.kinds.unknown(found.kinds, &self.pool).await;
-            let foreign = match unknown.map_err(|trouble| trouble.during(action))? {
-                None => None,
-                Some(unknown) => self.foreign(action, session, unknown).await?,
-            };
-            if found.stale && foreign.is_none() && !repaired {
+            let found = Loaded::read(session, &row).map_err(|error| self.failed(action, error))?;
+            let foreign = self.foreign_of(action, session, &found).await?;
+            if let Some(version) = found.version
+                && found.stale
+                && foreign.is_none()
+                && !repaired
+            {
                 repaired = true;
                 self.repair(action, session, version, &found).await?;
                 continue;
             }
-            let tail = found.tail(session, foreign);
-            let tail = tail.map_err(|error| self.failed(action, error))?;
-            return Ok((found, Some(tail)));
+            let tail = self.tail_of(action, session, &found, foreign)?;
+            return Ok((found, tail));
         }
+    }
+
+    /// The same, as a commit that came too late was told it. `None` if there is more to it.
+    async fn told(
+        &self,
+        action: &'static str,
+        session: SessionId,
+        json: &str,
+    ) -> Result<Option<(Loaded, Option<Tail>)>, StoreError> {
+        let found = Loaded::told(session, json).map_err(|error| self.failed(action, error))?;
+        let foreign = self.foreign_of(action, session, &found).await?;
+        if found.stale && foreign.is_none() {
+            return Ok(None);
+        }
+        let tail = self.tail_of(action, session, &found, foreign)?;
+        Ok(Some((found, tail)))
+    }
+
+    /// The first event of a session that this build does not know.
+    async fn foreign_of(
+        &self,
+        action: &'static str,
+        session: SessionId,
+        found: &Loaded,
+    ) -> Result<read::Foreign, StoreError> {
+        self.clock.saw(found.now);
+        if found.version.is_none() {
+            return Ok(None);
+        }
+        let unknown = self.kinds.unknown(found.kinds, &self.pool).await;
+        match unknown.map_err(|trouble| trouble.during(action))? {
+            None => Ok(None),
+            Some(unknown) => self.foreign(action, session, unknown).await,
+        }
+    }
+
+    fn tail_of(
+        &self,
+        action: &'static str,
+        session: SessionId,
+        found: &Loaded,
+        foreign: read::Foreign,
+    ) -> Result<Option<Tail>, StoreError> {
+        let tail = found.version.map(|_| found.tail(session, foreign));
+        tail.transpose().map_err(|error| self.failed(action, error))
     }
 
     async fn foreign(

@@ -32,14 +32,19 @@ pub(super) fn session_load(
     inputs: &[InputId],
     held: Option<(Seq, Seq)>,
 ) -> Statement {
-    let some = |ids: Vec<Uuid>| (!ids.is_empty()).then_some(ids);
     Statement::new("SELECT * FROM session_load($1, $2, $3, $4, $5, $6)")
         .bind(session.0)
         .bind(at)
-        .bind(some(events.iter().map(|id| id.0).collect()))
-        .bind(some(inputs.iter().map(|id| id.0).collect()))
+        .bind(some(events.iter().map(|id| id.0)))
+        .bind(some(inputs.iter().map(|id| id.0)))
         .bind(held.map(|(first, _)| signed(first)))
         .bind(held.map(|(_, last)| signed(last)))
+}
+
+/// Ids, or null for none.
+pub(super) fn some(ids: impl Iterator<Item = Uuid>) -> Option<Vec<Uuid>> {
+    let ids: Vec<Uuid> = ids.collect();
+    (!ids.is_empty()).then_some(ids)
 }
 
 /// What [`session_load`] found.
@@ -53,29 +58,57 @@ pub(super) struct Loaded {
     pub(super) events: Vec<Record>,
     pub(super) inputs: Vec<Input>,
     pub(super) held: Vec<Record>,
-    row: PgRow,
+    row: LoadRow,
+}
+
+/// The row of [`session_load`], which also comes as JSON with the answer to a commit.
+#[derive(serde::Deserialize, sqlx::FromRow)]
+struct LoadRow {
+    o_now: i64,
+    o_kinds: i64,
+    o_version: Option<i64>,
+    o_stale: Option<bool>,
+    o_id: Option<String>,
+    o_created_at: Option<i64>,
+    o_updated_at: Option<i64>,
+    o_head: Option<i64>,
+    o_data: Option<String>,
+    o_claim: Option<String>,
+    o_expires_at: Option<i64>,
+    o_pending: Vec<String>,
+    o_step: Option<String>,
+    o_events: Option<String>,
+    o_inputs: Option<String>,
+    o_held: Option<String>,
 }
 
 impl Loaded {
-    pub(super) fn read(session: SessionId, row: PgRow) -> Read<Self> {
-        let records = |column: &str| -> Read<Vec<Record>> {
-            let rows: Option<String> = row.try_get(column)?;
-            records(session, rows.as_deref())
-        };
-        let inputs: Option<String> = row.try_get("o_inputs")?;
-        let inputs: Vec<(String, String)> =
-            inputs.map_or(Ok(Vec::new()), |rows| parse(session, "inputs", &rows))?;
+    pub(super) fn read(session: SessionId, row: &PgRow) -> Read<Self> {
+        Self::of(session, sqlx::FromRow::from_row(row)?)
+    }
+
+    /// As the answer to a commit has it.
+    pub(super) fn told(session: SessionId, json: &str) -> Read<Self> {
+        Self::of(session, parse(session, "session", json)?)
+    }
+
+    fn of(session: SessionId, row: LoadRow) -> Read<Self> {
+        let records = |rows: &Option<String>| records(session, rows.as_deref());
+        let inputs: Vec<(String, String)> = row
+            .o_inputs
+            .as_deref()
+            .map_or(Ok(Vec::new()), |rows| parse(session, "inputs", rows))?;
         let inputs = inputs
             .iter()
             .map(|(session, data)| parse(session_id(session)?, "input", data));
         Ok(Self {
-            now: unsigned(row.try_get("o_now")?),
-            kinds: row.try_get("o_kinds")?,
-            version: row.try_get("o_version")?,
-            stale: row.try_get::<Option<bool>, _>("o_stale")?.unwrap_or(false),
-            events: records("o_events")?,
+            now: unsigned(row.o_now),
+            kinds: row.o_kinds,
+            version: row.o_version,
+            stale: row.o_stale.unwrap_or(false),
+            events: records(&row.o_events)?,
             inputs: inputs.collect::<Read<_>>()?,
-            held: records("o_held")?,
+            held: records(&row.o_held)?,
             row,
         })
     }
@@ -84,27 +117,25 @@ impl Loaded {
     pub(super) fn tail(&self, session: SessionId, foreign: Foreign) -> Read<Tail> {
         let row = &self.row;
         let (seq, kind, version) = parted(foreign);
+        let there = || sqlx::Error::RowNotFound;
         let columns = (
-            row.try_get("o_id")?,
-            row.try_get("o_created_at")?,
-            row.try_get("o_updated_at")?,
-            row.try_get("o_head")?,
-            row.try_get("o_data")?,
+            row.o_id.clone().ok_or_else(there)?,
+            row.o_created_at.ok_or_else(there)?,
+            row.o_updated_at.ok_or_else(there)?,
+            row.o_head.ok_or_else(there)?,
+            row.o_data.clone().ok_or_else(there)?,
             seq,
             kind,
             version,
         );
-        let claim: Option<String> = row.try_get("o_claim")?;
-        let pending: Vec<String> = row.try_get("o_pending")?;
-        let steps: Option<String> = row.try_get("o_step")?;
-        let steps = steps.map_or(Ok(Vec::new()), |rows| parse(session, "step", &rows))?;
-        let mut tail = value::tail(session, columns, claim.as_deref(), &pending, steps)?;
-        expiry(&mut tail.claim, row.try_get("o_expires_at")?);
+        let steps = row.o_step.as_deref();
+        let steps = steps.map_or(Ok(Vec::new()), |rows| parse(session, "step", rows))?;
+        let claim = row.o_claim.as_deref();
+        let mut tail = value::tail(session, columns, claim, &row.o_pending, steps)?;
+        expiry(&mut tail.claim, row.o_expires_at);
         Ok(tail)
     }
-}
 
-impl Loaded {
     /// A tail that was made from the log, with what no event tells: the claim, the intents of what is
     /// pending, and where the session was imported from.
     pub(super) fn apart_from_log(&self, session: SessionId, mut tail: Tail) -> Read<Tail> {
@@ -116,16 +147,16 @@ impl Loaded {
             compacted_through: Seq,
         }
         let row = &self.row;
-        let data: String = row.try_get("o_data")?;
-        let kept: Kept = parse(session, "session", &data)?;
+        let data = row.o_data.as_deref().ok_or(sqlx::Error::RowNotFound)?;
+        let kept: Kept = parse(session, "session", data)?;
         tail.session.origin = kept.origin;
         tail.session.compacted_through = kept.compacted_through;
-        let claim: Option<String> = row.try_get("o_claim")?;
+        let claim = row.o_claim.as_deref();
         tail.claim = claim
-            .map(|claim| parse(session, "claim", &claim))
+            .map(|claim| parse(session, "claim", claim))
             .transpose()?;
-        let pending: Vec<String> = row.try_get("o_pending")?;
-        let inputs = pending.iter().map(|data| parse(session, "input", data));
+        let pending = row.o_pending.iter();
+        let inputs = pending.map(|data| parse(session, "input", data));
         tail.inputs = inputs.collect::<Read<_>>()?;
         Ok(tail)
     }

@@ -21,6 +21,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::kinds::Kind;
+use super::read::some;
 use super::statement::{Arg, Statement};
 use crate::rows::{
     EventRow, ExecutionRow, ItemRow, Rows, SessionRow, StepRow, Text, json, session_row,
@@ -28,7 +29,7 @@ use crate::rows::{
 use crate::value::{signed, unsigned};
 
 /// What became of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Stored as this version, and when the claim that is left expires.
     Done {
@@ -37,8 +38,8 @@ pub(super) enum Outcome {
         /// How often names have changed.
         names: i64,
     },
-    /// Judged by what is no longer so.
-    Stale,
+    /// Judged by what is no longer so. With what is, as [`super::read::Loaded::told`] reads it.
+    Stale(Option<String>),
     /// Another scanner is at it.
     Busy,
 }
@@ -55,7 +56,8 @@ pub(super) fn outcome(row: &PgRow) -> Result<(Outcome, Option<Millis>), sqlx::Er
             names: row.try_get("o_names")?,
         },
         "busy" => Outcome::Busy,
-        _ => Outcome::Stale,
+        // Other statements are not told.
+        _ => Outcome::Stale(row.try_get("o_load").unwrap_or_default()),
     };
     Ok((outcome, now.map(unsigned)))
 }
@@ -96,11 +98,16 @@ pub(super) fn session_commit(
     let fence = fence(&commit.write);
     let claim = claim(before, after, &commit.write);
     let wait = waits(&commit.write);
-    tables(
-        put(commit.session, version, at, wait, fence, row(after), claim),
-        rows,
-        kinds,
-    )
+    let put = put(commit.session, version, at, wait, fence, row(after), claim);
+    let mut statement = tables(put, rows, kinds);
+    // What comes too late is told what it is to be judged by instead, in the same round trip.
+    statement.sql = "
+        SELECT c.*, CASE WHEN c.o_outcome = 'stale' THEN (
+                   SELECT to_json(l)::text FROM session_load($1, $3, $18, $19, NULL, NULL) l) END AS o_load
+          FROM session_commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) c";
+    statement
+        .bind(some(commit.event_ids().into_iter().map(|id| id.0)))
+        .bind(some(commit.input().into_iter().map(|id| id.0)))
 }
 
 /// Writes a part of a session's rows as they were elsewhere: the first where there is no version yet.
