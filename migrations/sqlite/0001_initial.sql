@@ -50,8 +50,9 @@ CREATE TABLE session (
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     head       INTEGER NOT NULL,
-    -- Seq of the open step.
+    -- Seq of the open step, and whether there is one: an index over the seq would change with each step.
     step       INTEGER,
+    stepping   INTEGER NOT NULL,
     runnable   INTEGER NOT NULL,
     -- Runnable and not claimed.
     due        INTEGER NOT NULL,
@@ -68,7 +69,7 @@ CREATE INDEX session_newest ON session (created_at, id);
 CREATE INDEX session_due ON session (updated_at, id) WHERE due;
 CREATE INDEX session_timer ON session (wake_at, id) WHERE wake_at IS NOT NULL;
 CREATE INDEX session_owing ON session (updated_at, id) WHERE owing;
-CREATE INDEX session_step ON session (id) WHERE step IS NOT NULL;
+CREATE INDEX session_step ON session (id) WHERE stepping;
 
 -- At most one per session.
 CREATE TABLE claim (

@@ -35,16 +35,16 @@ pub struct Tail {
 pub struct Session {
     pub id: SessionId,
     pub agent: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub model: Option<ModelRef>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub title: Option<String>,
     pub head: Seq,
     pub created_at: Millis,
     /// Time of the newest event.
     pub updated_at: Millis,
     /// When a client or an execution last wrote.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub active_at: Millis,
     /// What it may do by itself.
     #[serde(default, skip_serializing_if = "Resume::is_default")]
@@ -55,7 +55,7 @@ pub struct Session {
     /// The execution that has begun and not ended, by the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub turn: Option<Turn>,
     /// The wait of the open turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,10 +78,10 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<EventId>,
     /// How the last turn ended.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub last_turn: Option<crate::event::TurnOutcome>,
     /// Seq of the open step, from which its events are folded.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub step: Option<Seq>,
     /// Why the runner is asked next.
     pub trigger: Trigger,
@@ -93,22 +93,22 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "States::is_empty")]
     pub states: States,
     /// Calls of the runner's own tools without an answer: the step's seq and the call.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub open_calls: Vec<(Seq, ToolCall)>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub usage: Totals,
     /// Model calls in a row that failed for good.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub failed_calls: u32,
     /// Crashes since something was last settled.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub attempts: u32,
     /// What of these can still turn out to be none, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub charges: Vec<Charge>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub quarantined: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub cancelled: bool,
     /// The store that it was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,16 +122,11 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<Forked>,
     /// An event type or version that this build does not know stands in the log.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub foreign: Option<String>,
     /// Events through this seq are stubs, or had nothing to lose.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub compacted_through: Seq,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_zero(seq: &Seq) -> bool {
-    *seq == 0
 }
 
 /// A crash that recovery counted. It was none if its owner is seen alive after that.

@@ -61,6 +61,8 @@ pub(crate) struct Rows {
     /// Sessions with the seq behind which their stored items are gone.
     pub(crate) dropped: HashMap<Text, u64>,
     pub(crate) changed: HashSet<SessionId>,
+    /// Sessions whose claim is not as it was.
+    pub(crate) claims: HashSet<SessionId>,
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Text {

@@ -1,11 +1,12 @@
-//! What part of the rate of plain SQLite do commits have that share an fsync? The plain loop puts as many
-//! rows into a transaction as the store put commits, each as long as all that such a commit writes: the
-//! event, its item and the session's row.
+//! What part of the rate of plain SQLite do commits have that share an fsync? Two loops put as much into a
+//! transaction as the store put commits: the raw one the same rows into the same tables, so that what it
+//! takes less is what the store adds to SQLite; the bare one a row of as many bytes into a table of its own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mainstay_bench::bare::Bare;
+use mainstay_bench::raw::Raw;
 use mainstay_bench::report::{Table, spread};
 use mainstay_bench::work::now;
 use mainstay_core::claim::Fence;
@@ -54,8 +55,10 @@ fn main() {
         "commits/s",
         "commits per fsync",
         "bytes of a commit",
-        "plain rows/s",
-        "part of plain",
+        "raw commits/s",
+        "part of raw",
+        "bare rows/s",
+        "part of bare",
     ]);
     for &sessions in plan.sessions {
         let dir = tempfile::tempdir_in(tmp).expect("a folder on the disk of the build");
@@ -67,28 +70,46 @@ fn main() {
         tokio.block_on(round(&store, &claimed, plan.lasting));
         let bytes = bytes_of_a_commit(&file);
         let mut bare = Bare::open(dir.path(), bytes);
-        let (mut rates, mut groups, mut plain, mut parts) = (vec![], vec![], vec![], vec![]);
+        let mut raw = Raw::open(dir.path(), &file, "runner.said");
+        let (mut rates, mut groups) = (vec![], vec![]);
+        let (mut of_raw, mut of_bare) = (Against::default(), Against::default());
         for _ in 0..plan.rounds {
             let before = store.stats();
             let rate = tokio.block_on(round(&store, &claimed, plan.lasting));
             let after = store.stats();
             let fsyncs = (after.groups - before.groups).max(1);
             let group = (after.commits - before.commits) as f64 / fsyncs as f64;
-            let of_plain = bare.grouped_rate(plan.lasting, (group.round() as usize).max(1));
+            let size = (group.round() as usize).max(1);
+            of_raw.add(rate, raw.grouped_rate(plan.lasting, size));
+            of_bare.add(rate, bare.grouped_rate(plan.lasting, size));
             rates.push(rate);
             groups.push(group);
-            plain.push(of_plain);
-            parts.push(rate / of_plain);
         }
         table.row(&[
             sessions.to_string(),
             spread(&rates, 0),
             spread(&groups, 1),
             bytes.to_string(),
-            spread(&plain, 0),
-            spread(&parts, 2),
+            spread(&of_raw.rates, 0),
+            spread(&of_raw.parts, 2),
+            spread(&of_bare.rates, 0),
+            spread(&of_bare.parts, 2),
         ]);
         tokio.block_on(store.close());
+    }
+}
+
+/// Rates of something else, and the store's as parts of them.
+#[derive(Default)]
+struct Against {
+    rates: Vec<f64>,
+    parts: Vec<f64>,
+}
+
+impl Against {
+    fn add(&mut self, store: f64, other: f64) {
+        self.rates.push(other);
+        self.parts.push(store / other);
     }
 }
 

@@ -2,11 +2,12 @@
 //! answers and says how they were taken.
 //!
 //! [`world`] is a node as the binary wires one, on a real disk with real components; [`turn`] is the
-//! unit of work; [`bare`] is what it is compared with; [`view`] is what a runner is asked with; [`work`] is
-//! what a crash interrupts; [`weight`] is how large a log is; [`report`] is how figures are told.
+//! unit of work; [`bare`] is what it is compared with, and [`raw`] what the
+//! store is; [`view`] is what a runner is asked with; [`work`] is what a crash interrupts; [`weight`] is how large a log is; [`report`] is how figures are told.
 
 pub mod bare;
 pub mod guests;
+pub mod raw;
 pub mod report;
 pub mod turn;
 pub mod view;

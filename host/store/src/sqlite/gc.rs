@@ -198,7 +198,7 @@ const COMPONENT_DROP: &str = "
        AND NOT EXISTS (SELECT 1 FROM alias WHERE alias.digest = ?1)
        AND NOT EXISTS (
             SELECT 1 FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step
-             WHERE s.step IS NOT NULL AND instr(e.data, ?1) > 0)";
+             WHERE s.stepping AND instr(e.data, ?1) > 0)";
 
 async fn component_list(conn: &mut SqliteConnection) -> Result<Vec<Component>, sqlx::Error> {
     let rows: Vec<(String, String, String, i64)> =

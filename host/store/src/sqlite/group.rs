@@ -61,7 +61,7 @@ impl Committer<'_> {
     /// process holds the file, or it is much to write. Nothing has been done then.
     pub(super) fn at_once(&mut self, commit: &Commit) -> Option<Answer> {
         self.db.busy_timeout(Duration::ZERO).ok()?;
-        let done = self.attempt(std::slice::from_ref(commit), SHORT);
+        let done = self.attempt(std::slice::from_ref(commit), SHORT, false);
         if let Err(error) = self.db.busy_timeout(BUSY_TIMEOUT) {
             tracing::warn!(%error, "how long a write waits could not be set");
         }
@@ -71,6 +71,9 @@ impl Committer<'_> {
                 self.shared.cache().forget([commit.session]);
                 if is_busy(&error) {
                     self.shared.busy.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                if is_constraint(&error) {
                     return None;
                 }
                 Some(Err(self.explain(commit, error)))
@@ -115,8 +118,9 @@ impl Committer<'_> {
     /// One transaction for some commits, repeated while another process holds the file.
     fn store(&mut self, commits: &[Commit]) -> Result<Vec<Answer>, Error> {
         let deadline = Instant::now() + self.options.busy_patience;
+        let mut look = false;
         loop {
-            let done = self.attempt(commits, u64::MAX);
+            let done = self.attempt(commits, u64::MAX, look);
             if let Err(error) = &done {
                 // After a failed COMMIT nobody knows what is stored.
                 self.shared
@@ -127,13 +131,24 @@ impl Committer<'_> {
                     std::thread::sleep(BUSY_PAUSE);
                     continue;
                 }
+                // The id of an event is held: a commit that comes again, most likely.
+                if is_constraint(error) && !look {
+                    look = true;
+                    continue;
+                }
             }
             return done.map(|answers| answers.expect("anything may be written"));
         }
     }
 
-    /// `None`, and nothing is stored, where the events have more than `most` bytes of data.
-    fn attempt(&mut self, commits: &[Commit], most: u64) -> Result<Option<Vec<Answer>>, Error> {
+    /// `None`, and nothing is stored, where the events have more than `most` bytes of data. Without `look`
+    /// it fails by a constraint where the id of an event is held already.
+    fn attempt(
+        &mut self,
+        commits: &[Commit],
+        most: u64,
+        look: bool,
+    ) -> Result<Option<Vec<Answer>>, Error> {
         let tx = Transaction::new_unchecked(self.db, TransactionBehavior::Immediate)?;
         if !self.shared.stamp.stands(&tx)? {
             let refused = |_: &Commit| {
@@ -144,12 +159,17 @@ impl Committer<'_> {
             };
             return Ok(Some(commits.iter().map(refused).collect()));
         }
-        let mut judge = Judge::load(&tx, self.shared, commits)?;
+        let mut judge = Judge::load(&tx, self.shared, commits, look)?;
         let now = self.shared.now();
-        let answers: Vec<Answer> = commits
-            .iter()
-            .map(|commit| judge.judge(commit, now))
-            .collect();
+        let mut answers = Vec::with_capacity(commits.len());
+        for commit in commits {
+            let mut answer = judge.judge(commit, now);
+            // What is stored already is not fit to be stored again, and not refused for that.
+            if answer.is_err() && judge.look(&tx, commit)? {
+                answer = judge.judge(commit, now);
+            }
+            answers.push(answer);
+        }
         if judge.rows.is_empty() {
             tx.rollback()?;
         } else if judge.rows.event_bytes() > most {

@@ -38,11 +38,13 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Reads what these commits are judged by, and is not in memory.
+    /// Reads what these commits are judged by, and is not in memory; with `look`, whether the ids of their
+    /// events are held, too.
     pub(super) fn load(
         db: &Connection,
         shared: &Shared,
         commits: &[Commit],
+        look: bool,
     ) -> Result<Self, Error> {
         let mut judge = Self {
             tails: HashMap::new(),
@@ -82,13 +84,26 @@ impl Judge {
                     judge.inputs.insert(id, input);
                 }
             }
-            for id in commit.event_ids() {
-                if let Some(record) = event_known(db, id)? {
-                    judge.events.insert(id, Held::Stored(record));
-                }
+            // An execution's ids are hardly ever held: it is judged as if they were not.
+            if look || commit.replayed().is_some() {
+                judge.look(db, commit)?;
             }
         }
         Ok(judge)
+    }
+
+    /// Looks the events up that bear the commit's ids. False if there are none.
+    pub(super) fn look(&mut self, db: &Connection, commit: &Commit) -> Result<bool, Error> {
+        let mut found = false;
+        for id in commit.event_ids() {
+            if !self.events.contains_key(&id)
+                && let Some(record) = event_known(db, id)?
+            {
+                self.events.insert(id, Held::Stored(record));
+                found = true;
+            }
+        }
+        Ok(found)
     }
 
     /// The first event of these whose id is held, and where: in the database, or earlier among them.
@@ -185,6 +200,9 @@ impl Judge {
         }
         let rows = self.rows.events.len()..;
         self.rows.add(session, &events, &changes);
+        if !same_claim {
+            self.rows.claims.insert(session);
+        }
         if let Some(held) = self.held.get_mut(&session) {
             held.extend(events.iter().map(|event| (event.seq, event.encode())));
         }

@@ -341,7 +341,7 @@ pub(super) async fn session_owing(conn: &mut SqliteConnection, limit: u32) -> Re
 // step_open: the events that began the open steps.
 const STEP_OPEN: &str = "
     SELECT e.session, e.seq, e.id, e.type, e.version, e.at, e.execution, e.recovery, e.data, e.compacted
-      FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.step IS NOT NULL";
+      FROM session s JOIN event e ON e.session = s.id AND e.seq = s.step WHERE s.stepping";
 
 pub(super) async fn step_open(conn: &mut SqliteConnection) -> Read<Vec<Record>> {
     let rows: Vec<EventRow> = sqlx::query_as(STEP_OPEN).fetch_all(conn).await?;

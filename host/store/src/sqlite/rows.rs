@@ -59,7 +59,7 @@ impl Rows {
             let Some(tail) = tails.get(id) else { continue };
             count(&put_session(db, tail, tail.claim.is_some())?);
             // Else its claim is for a build that knows all of it.
-            if tail.session.foreign.is_none() {
+            if self.claims.contains(id) && tail.session.foreign.is_none() {
                 put_claim(db, *id, tail.claim.as_ref())?;
             }
         }
@@ -151,19 +151,23 @@ fn put_session(db: &Connection, tail: &Tail, claimed: bool) -> Result<String, Er
 
 fn put_session_row(db: &Connection, row: &SessionRow) -> Result<(), Error> {
     let (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data) = row;
-    db.prepare_cached(SESSION_PUT)?.execute(params![
+    let params = params![
         id,
         signed(*created_at),
         signed(*updated_at),
         signed(*head),
         step.map(signed),
+        step.is_some(),
         runnable,
         due,
         wake_at.map(signed),
         owing,
         shown.map(signed),
         data
-    ])?;
+    ];
+    if db.prepare_cached(SESSION_NEXT)?.execute(params)? == 0 {
+        db.prepare_cached(SESSION_PUT)?.execute(params)?;
+    }
     Ok(())
 }
 
@@ -222,13 +226,19 @@ const EVENT_ADD: &str = "
     INSERT INTO event (session, seq, id, type, version, at, execution, recovery, data, compacted)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
+// session_next: from commit to commit, what the indexes hold of a session mostly stays as it is.
+const SESSION_NEXT: &str = "
+    UPDATE session SET
+        updated_at = ?3, head = ?4, step = ?5, runnable = ?7, shown = ?11, data = ?12
+     WHERE id = ?1 AND created_at = ?2 AND stepping = ?6 AND due = ?8 AND wake_at IS ?9 AND owing = ?10";
+
 const SESSION_PUT: &str = "
     INSERT INTO session
-           (id, created_at, updated_at, head, step, runnable, due, wake_at, owing, shown, data)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+           (id, created_at, updated_at, head, step, stepping, runnable, due, wake_at, owing, shown, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         updated_at = excluded.updated_at, head = excluded.head, step = excluded.step,
-        runnable = excluded.runnable, due = excluded.due, wake_at = excluded.wake_at,
+        stepping = excluded.stepping, runnable = excluded.runnable, due = excluded.due, wake_at = excluded.wake_at,
         owing = excluded.owing, shown = excluded.shown, data = excluded.data";
 
 const CLAIM_DROP: &str = "DELETE FROM claim WHERE session = ?";
