@@ -4,7 +4,7 @@ use mainstay_core::history::ItemBody;
 use mainstay_core::model::{Failure, FailureClass, FinishReason, ToolCall, ToolOutcome};
 use mainstay_core::plugin::{LocalEvent, ModelEvent};
 use mainstay_core::port::Dump;
-use mainstay_test_simulation::plugins::{Scripted, call, events, results, say};
+use mainstay_test_simulation::plugins::{Scripted, call, events, results, say, sent};
 use mainstay_test_simulation::world::World;
 
 fn outcome(dump: &Dump, call: &str) -> Option<ToolOutcome> {
@@ -156,7 +156,8 @@ async fn int_6_nothing_is_asked_after_an_interrupt_in_a_wait_between_tries() {
         vec![LocalEvent {
             after_ms: 0,
             event: ModelEvent::Failed(Failure {
-                class: FailureClass::RateLimited,
+                // A rate limit would be the next turn's too.
+                class: FailureClass::Overloaded,
                 message: "slow down".into(),
                 retry_after_ms: Some(3_600_000),
             }),
@@ -177,4 +178,9 @@ async fn int_6_nothing_is_asked_after_an_interrupt_in_a_wait_between_tries() {
         }
     }
     assert_eq!(world.count(session, "execution.interrupted").await, 1);
+    process.prompt(session, "two").await;
+    world.idle(session).await;
+    let requests = world.plugins.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(sent(&requests[1]), ["go", "two"]);
 }

@@ -14,7 +14,7 @@ use mainstay_core::plugin::{
     Action, Decision, ModelCall, ModelEvent, ModelRequest, ToolSet, Trigger, View,
 };
 use mainstay_test_simulation::plugins::{Scripted, ask, call, events, last_text, results, say};
-use mainstay_test_simulation::world::{World, user_texts};
+use mainstay_test_simulation::world::{Process, World, user_texts};
 use mainstay_test_support::build;
 
 /// Calls `tools` once, then stops.
@@ -640,6 +640,9 @@ async fn tool_4_bad_calls_get_results_of_their_own() {
         "raw arguments are kept"
     );
     assert_eq!(world.plugins.count("look"), 1);
+    let requests = world.plugins.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(results(&requests[1]), 4, "the runner goes on with all four");
 }
 
 #[tokio::test]
@@ -739,6 +742,11 @@ async fn model_10_events_that_break_a_rule_fail_the_step_by_its_name() {
         let text = mainstay_test_simulation::world::lines(&dump);
         assert!(text.contains(rule), "{rule}: {text}");
         assert_eq!(world.count(session, "execution.failed").await, 1);
+        let ended = dump.events.iter().filter(|e| e.kind == "model.ended");
+        let endings: Vec<bool> = ended
+            .map(|e| e.data["ending"]["failed"].is_object())
+            .collect();
+        assert_eq!(endings, [true], "{rule}: no clean end");
     }
 }
 
@@ -784,6 +792,19 @@ async fn int_2_ended_calls_keep_their_results_and_the_others_say_interrupted() {
     assert_eq!(results(requests.last().unwrap()), 3);
 }
 
+/// Ten passes of the recovery loop go by.
+async fn ten_looks(process: &Process) {
+    let seen = process.link.scans();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while process.link.scans() < seen + 10 {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the loop stands still"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn int_4_what_was_pending_stays_pending_until_the_next_wake() {
     let world = World::new(once_then_stop(&[("c1", "look", "{}")]));
@@ -797,11 +818,18 @@ async fn int_4_what_was_pending_stays_pending_until_the_next_wake() {
     world
         .until(session, "the end", |dump| dump.claim.is_none())
         .await;
+    ten_looks(&process).await;
+    assert_eq!(world.count(session, "execution.started").await, 1);
     process.kill();
     let process = world.start(None);
     world.plugins.let_go("look");
     gate.notify_one();
+    ten_looks(&process).await;
+    let listed = world.store.inputs(session, false).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert!(!listed[0].intent);
     let dump = world.idle(session).await;
+    assert_eq!(world.plugins.request_count(), 1, "the turn is not resumed");
     assert_eq!(
         dump.inputs
             .iter()

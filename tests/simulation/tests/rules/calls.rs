@@ -1,5 +1,7 @@
 //! Calls of tools: before, beside and after their model's answer, hosted ones among them.
 
+use std::sync::atomic::Ordering;
+
 use mainstay_core::commit::Write;
 use mainstay_core::event::EventBody;
 use mainstay_core::history::ItemBody;
@@ -7,7 +9,9 @@ use mainstay_core::model::{
     Content, Failure, FailureClass, FinishReason, HostedResult, ToolCall, ToolOutcome,
 };
 use mainstay_core::plugin::{LocalEvent, ModelEvent};
-use mainstay_test_simulation::plugins::{Scripted, call, events, results, say};
+use mainstay_test_simulation::decisions::Decided;
+use mainstay_test_simulation::decisions::stage::Stage;
+use mainstay_test_simulation::plugins::{Scripted, call, events, results, say, sent};
 use mainstay_test_simulation::world::{World, lines};
 
 use super::{later, one_call};
@@ -80,7 +84,9 @@ async fn int_6_an_interrupt_before_the_first_byte_leaves_no_empty_message() {
     );
     process.prompt(session, "two").await;
     world.idle(session).await;
-    assert_eq!(world.plugins.request_count(), 2);
+    let requests = world.plugins.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(sent(&requests[1]), ["one", "two"]);
 }
 
 #[tokio::test]
@@ -186,6 +192,7 @@ async fn tool_7_a_hosted_pair_is_in_its_place_in_the_next_request() {
             Content::Text(_)
         ]
     ));
+    assert!(world.plugins.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -215,6 +222,34 @@ async fn tool_1_a_call_whose_start_cannot_be_stored_does_not_run() {
 }
 
 #[tokio::test]
+async fn tool_1_a_tool_runs_once_its_start_is_stored_and_not_before() {
+    for tool in ["put", "act"] {
+        let world = World::new(one_call(tool));
+        let held = world.plugins.hold(tool);
+        let gate = world.memory.gate(|commit| {
+            matches!(&commit.write, Write::Append(append)
+                if append.events.iter().any(|draft| matches!(draft.body, EventBody::CallStarted { .. })))
+        });
+        let (_process, session) = world.begin("go").await;
+        gate.reached(1).await;
+        // Whatever else there is to do has its chance.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(world.plugins.count(tool), 0, "it ran ahead of its start");
+        gate.open();
+        world
+            .until(session, "the call", |_| world.plugins.count(tool) == 1)
+            .await;
+        assert_eq!(world.count(session, "call.started").await, 1);
+        assert_eq!(world.count(session, "call.settled").await, 0);
+        held.notify_one();
+        world.idle(session).await;
+        assert_eq!(world.plugins.count(tool), 1);
+    }
+}
+
+#[tokio::test]
 async fn tool_3_a_call_starts_while_the_next_ones_arguments_stream() {
     let world = World::new(Scripted::new(|_, n| {
         if n > 0 {
@@ -232,6 +267,35 @@ async fn tool_3_a_call_starts_while_the_next_ones_arguments_stream() {
     let text: Vec<String> = lines(&dump).lines().map(str::to_owned).collect();
     let at = |needle: &str| text.iter().position(|line| line.contains(needle)).unwrap();
     assert!(at("call.started") < at("\"call_ready\":{\"id\":\"b\"}"));
+}
+
+/// Five calls of a second each, by the virtual clock.
+#[tokio::test(start_paused = true)]
+async fn tool_2_five_calls_of_a_second_take_less_than_two() {
+    let each = [
+        ("c1", "look"),
+        ("c2", "put"),
+        ("c3", "act"),
+        ("c4", "look"),
+        ("c5", "act"),
+    ];
+    let stage = Stage::new(Decided::new(move |request, _| match results(request) {
+        0 => call(&each.map(|(id, tool)| (id, tool, "{}"))),
+        _ => say("over"),
+    }));
+    let scripted = &stage.plugins.scripted;
+    scripted.call_ms.store(1000, Ordering::SeqCst);
+    let host = stage.start();
+    let session = stage.create("default").await;
+    let began = stage.now();
+    host.prompt(session, "go").await;
+    let dump = stage.idle(session).await;
+    let took = stage.now() - began;
+    assert!((1000..2000).contains(&took), "{took} ms");
+    assert_eq!(scripted.calls.lock().unwrap().len(), 5);
+    let requests = scripted.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(results(&requests[1]), 5, "{}", lines(&dump));
 }
 
 #[tokio::test]

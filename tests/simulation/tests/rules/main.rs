@@ -1,8 +1,11 @@
 //! Rules of the claim, the coordinator and the boundary, under faults.
 
+mod allowance;
+mod boundary;
 mod calls;
 mod claims;
 mod coordinator;
+mod handover;
 mod models;
 mod steps;
 mod watchers;

@@ -1,12 +1,13 @@
 //! Decisions: what is recorded of one, what an invalid one or a trap leaves behind.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mainstay_core::event::EventBody;
 use mainstay_core::history::ItemBody;
 use mainstay_core::model::{Part, ToolCall};
-use mainstay_core::plugin::{Action, Decision, Entry, GuestError, Trigger};
+use mainstay_core::plugin::{Action, Condition, Decision, Entry, GuestError, Trigger, Wait};
 use mainstay_test_simulation::crash::Point;
 use mainstay_test_simulation::plugins::{Scripted, ask, call, plain_loop, results, say};
 use mainstay_test_simulation::world::{World, lines};
@@ -133,19 +134,32 @@ async fn step_6_a_decision_that_names_what_does_not_exist_fails_by_its_name() {
             }),
             "outside the history",
         ),
+        (
+            Box::new(|_| {
+                Action::Wait(Wait {
+                    until: vec![Condition::Children(vec!["never-had".into()])],
+                })
+            }),
+            "\"never-had\"",
+        ),
     ];
     for (decide, name) in cases {
+        let turns = AtomicUsize::new(0);
         let world = World::new(Scripted::with_runner(
             move |view| {
+                let begins = view.trigger == Trigger::TurnStarted;
+                if turns.fetch_add(usize::from(begins), Ordering::SeqCst) > 0 {
+                    return plain_loop(view);
+                }
                 Ok(Decision {
                     entries: Vec::new(),
                     action: decide(view),
                     state: None,
                 })
             },
-            |_, _| say("never"),
+            |_, _| say("fine"),
         ));
-        let (_process, session) = world.begin("go").await;
+        let (process, session) = world.begin("go").await;
         let dump = world.idle(session).await;
         let failed = dump
             .events
@@ -157,7 +171,17 @@ async fn step_6_a_decision_that_names_what_does_not_exist_fails_by_its_name() {
             "{failed:?}"
         );
         assert_eq!(world.plugins.request_count(), 0);
+        assert!(world.plugins.calls.lock().unwrap().is_empty());
         assert_eq!(world.count(session, "step.started").await, 0);
+        assert!(dump.session.unwrap().wait.is_none());
+        process.prompt(session, "again").await;
+        world.idle(session).await;
+        assert_eq!(
+            world.count(session, "execution.succeeded").await,
+            1,
+            "{name}"
+        );
+        assert_eq!(world.plugins.request_count(), 1);
     }
 }
 
@@ -190,6 +214,8 @@ async fn step_10_a_trap_keeps_the_results_before_it() {
             .unwrap()
             .contains("sha256:0123")
     );
+    assert_eq!(world.plugins.request_count(), 1, "no effect begins");
+    assert_eq!(world.count(session, "step.started").await, 1);
 }
 
 #[tokio::test]
