@@ -1,6 +1,7 @@
 //! Logs that are taken in from another store, forked, reverted and deleted: the same on every store, and
 //! rows for rows what they were where they come from.
 
+mod databases;
 mod edits;
 mod eventful;
 mod nodes;
@@ -14,9 +15,9 @@ use mainstay_core::event::Record;
 use mainstay_core::id::{Seq, SessionId};
 use mainstay_core::port::{Clock, Dump};
 use mainstay_core::replay::{Replay, Replayed};
-use mainstay_store::{Options, SqliteStore};
+use mainstay_store::{Options, PostgresStore, SqliteStore, postgres as pg};
 use mainstay_test_conformance::Harness;
-use mainstay_test_support::{ManualClock, MemoryStore, build};
+use mainstay_test_support::{ManualClock, MemoryStore, build, postgres};
 
 fn memory() -> Harness {
     let clock = Arc::new(ManualClock::default());
@@ -49,8 +50,30 @@ async fn sqlite() -> Harness {
     }
 }
 
-/// Runs a case on both stores.
-macro_rules! on_both {
+/// A store in this database.
+async fn database(url: &str, clock: Arc<dyn Clock>) -> Arc<PostgresStore> {
+    let options = pg::Options {
+        clock: Some(clock),
+        connections: 4,
+        notify_every: None,
+        ..pg::Options::default()
+    };
+    Arc::new(PostgresStore::open(url, options).await.unwrap())
+}
+
+/// `None` where Postgres is not installed.
+async fn in_postgres() -> Option<Harness> {
+    let url = postgres::server()?.database();
+    let clock = Arc::new(ManualClock::default());
+    Some(Harness {
+        store: database(&url, clock.clone()).await,
+        clock,
+        keep: Box::new(()),
+    })
+}
+
+/// Runs a case on every store.
+macro_rules! on_all {
     ($($name:ident: $case:path;)*) => {
         mod on_memory {
             $(#[tokio::test] async fn $name() { $case(super::memory()).await; })*
@@ -58,10 +81,17 @@ macro_rules! on_both {
         mod on_sqlite {
             $(#[tokio::test] async fn $name() { $case(super::sqlite().await).await; })*
         }
+        mod on_postgres {
+            $(#[tokio::test] async fn $name() {
+                if let Some(h) = super::in_postgres().await {
+                    $case(h).await;
+                }
+            })*
+        }
     };
 }
 
-on_both! {
+on_all! {
     log_13_every_type_of_event_gives_the_rows_of_its_source: super::replays::every_type;
     log_14_only_what_follows_is_taken: super::replays::only_what_follows;
     log_15_each_fault_has_an_error_of_its_own: super::replays::log_15_each_fault;

@@ -27,7 +27,7 @@ use super::replays::nothing_to_do;
 use super::{dump, file, rows};
 
 /// A node on a store, with scripted plugins.
-fn node(store: Arc<dyn Store>, plugins: Arc<Scripted>) -> Arc<Node> {
+pub(super) fn node(store: Arc<dyn Store>, plugins: Arc<Scripted>) -> Arc<Node> {
     let agent = Agent {
         runner: "scripted".into(),
         toolboxes: vec![Toolbox {
@@ -60,7 +60,7 @@ fn node(store: Arc<dyn Store>, plugins: Arc<Scripted>) -> Arc<Node> {
     Node::start(ports, settings, Arc::new(SharedConfig::new(config)))
 }
 
-fn calls_then_echoes() -> Arc<Scripted> {
+pub(super) fn calls_then_echoes() -> Arc<Scripted> {
     Arc::new(Scripted::new(|request, n| match (n, results(request)) {
         (0, 0) => call(&[("c", "look", "{}"), ("d", "act", "{}")]),
         _ => say(&format!("to {}", last_text(request))),
@@ -72,7 +72,7 @@ async fn idle(node: &Node, session: SessionId) {
     idle.await.expect("it becomes idle").unwrap();
 }
 
-async fn say_to(node: &Node, session: SessionId, text: &str) {
+pub(super) async fn say_to(node: &Node, session: SessionId, text: &str) {
     let admitted = node
         .admit(session, InputId::new(), Delivery::Queue, prompt(text))
         .await;
@@ -90,11 +90,11 @@ pub(super) async fn begin(node: &Node) -> SessionId {
     session
 }
 
-async fn lines(store: Arc<dyn Store>, session: SessionId, origin: &str) -> Vec<String> {
+pub(super) async fn lines(store: Arc<dyn Store>, session: SessionId, origin: &str) -> Vec<String> {
     export(store, session, origin).try_collect().await.unwrap()
 }
 
-async fn import(node: &Arc<Node>, lines: &[String]) -> Imported {
+pub(super) async fn import(node: &Arc<Node>, lines: &[String]) -> Imported {
     let mut importer = Importer::new(Arc::clone(node), true);
     for line in lines {
         importer.line(line).await.unwrap();
@@ -213,17 +213,10 @@ async fn edit_2_4_forks_and_reverts_are_the_same_in_a_file_and_in_memory() {
     assert_eq!(histories[0], histories[1]);
 }
 
-#[tokio::test]
-async fn edit_7_no_row_of_a_deleted_session_remains_in_any_table() {
-    let clock = Arc::new(ManualClock::default());
-    let (store, path, dir) = file(clock.clone()).await;
-    let h = Harness {
-        store,
-        clock,
-        keep: Box::new(dir),
-    };
-    // Running, with inputs pending and recovery records; and running beside its wait's timer.
-    let busy = eventful(&h).await;
+/// Two sessions that run, and their fences: one with inputs pending and recovery records, and one beside
+/// its wait's timer.
+pub(super) async fn running(h: &Harness) -> [(SessionId, Fence); 2] {
+    let busy = eventful(h).await;
     let (waits, fence) = h.turn().await;
     let until = vec![Condition::Time(build::AT * 2)];
     let wait = build::step_started(Action::Wait(Wait { until }));
@@ -234,31 +227,44 @@ async fn edit_7_no_row_of_a_deleted_session_remains_in_any_table() {
         name: "x".into(),
         data: "{}".into(),
     });
-    admit(&h, waits, Delivery::Steer, signal).await;
-    let waiting = Run::begin(&h, waits).await;
-    assert!(
-        h.store
-            .tail(waits)
-            .await
-            .unwrap()
-            .unwrap()
-            .session
-            .wake_at()
-            .is_some()
-    );
-    let running = h
-        .store
-        .tail(busy)
-        .await
-        .unwrap()
-        .unwrap()
-        .claim
-        .clone()
-        .unwrap();
-    let running = Fence {
-        execution: running.execution,
-        owner: running.owner,
+    admit(h, waits, Delivery::Steer, signal).await;
+    let waiting = Run::begin(h, waits).await;
+    let tail = async |session| h.store.tail(session).await.unwrap().unwrap();
+    assert!(tail(waits).await.session.wake_at().is_some());
+    let claim = tail(busy).await.claim.clone().unwrap();
+    let fence = Fence {
+        execution: claim.execution,
+        owner: claim.owner,
     };
+    [(busy, fence), (waits, waiting.fence)]
+}
+
+/// Deletes a session that runs: its execution is lost, and readers find nothing.
+pub(super) async fn delete(h: &Harness, session: SessionId, fence: Fence) {
+    assert!(h.store.delete(session).await.unwrap());
+    let lost = h.store.commit(build::append(session, fence, [])).await;
+    assert!(
+        matches!(lost, Err(StoreError::Refused(Refused::NotFound(_)))),
+        "{lost:?}"
+    );
+    let renewed = h.store.renew(fence.owner, &[fence], 1000).await.unwrap();
+    assert!(renewed.is_empty());
+    assert!(h.store.tail(session).await.unwrap().is_none());
+    assert!(h.store.events(session, 0, 1).await.unwrap().is_none());
+    assert!(h.store.inputs(session, true).await.unwrap().is_empty());
+    assert_eq!(dump(h, session).await, Dump::default());
+}
+
+#[tokio::test]
+async fn edit_7_no_row_of_a_deleted_session_remains_in_any_table() {
+    let clock = Arc::new(ManualClock::default());
+    let (store, path, dir) = file(clock.clone()).await;
+    let h = Harness {
+        store,
+        clock,
+        keep: Box::new(dir),
+    };
+    let sessions = running(&h).await;
     let kept = h.session().await;
 
     let found = async |session: SessionId| -> BTreeMap<String, usize> {
@@ -294,36 +300,24 @@ async fn edit_7_no_row_of_a_deleted_session_remains_in_any_table() {
         }
         found
     };
-    let tables = [
-        "call",
-        "claim",
-        "event",
-        "execution",
-        "input",
-        "item",
-        "session",
-        "step",
-    ];
-    assert!(
-        found(busy).await.keys().eq(tables),
-        "{:?}",
-        found(busy).await
-    );
-    for (session, fence) in [(busy, running), (waits, waiting.fence)] {
-        assert!(h.store.delete(session).await.unwrap());
+    let busy = found(sessions[0].0).await;
+    assert!(busy.keys().eq(TABLES), "{busy:?}");
+    for (session, fence) in sessions {
+        delete(&h, session, fence).await;
         assert_eq!(found(session).await, BTreeMap::new());
-        let lost = h.store.commit(build::append(session, fence, [])).await;
-        assert!(
-            matches!(lost, Err(StoreError::Refused(Refused::NotFound(_)))),
-            "{lost:?}"
-        );
-        let renewed = h.store.renew(fence.owner, &[fence], 1000).await.unwrap();
-        assert!(renewed.is_empty());
-        assert!(h.store.tail(session).await.unwrap().is_none());
-        assert!(h.store.events(session, 0, 1).await.unwrap().is_none());
-        assert!(h.store.inputs(session, true).await.unwrap().is_empty());
-        assert_eq!(dump(&h, session).await, Dump::default());
     }
     nothing_to_do(&h).await;
     assert_eq!(found(kept).await.len(), 2);
 }
+
+/// The tables that have a row of a session that runs.
+pub(super) const TABLES: [&str; 8] = [
+    "call",
+    "claim",
+    "event",
+    "execution",
+    "input",
+    "item",
+    "session",
+    "step",
+];
