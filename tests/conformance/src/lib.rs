@@ -12,6 +12,7 @@ mod plan;
 mod recovery;
 mod scan;
 mod things;
+mod told;
 
 pub use claim::*;
 pub use differential::{Tally, store_2};
@@ -23,6 +24,7 @@ pub use nodes::*;
 pub use recovery::*;
 pub use scan::*;
 pub use things::*;
+pub use told::*;
 
 /// One test per case, each with a fresh harness of the given async function; with `if found`, of one
 /// that gives none where what it needs is not installed, and has said so.
@@ -32,6 +34,8 @@ macro_rules! conformance {
     ($open:path, if found) => { $crate::conformance! { @all found $open } };
     (@all $when:ident $open:path) => {
         $crate::conformance! { @each $when $open;
+            store_1_watchers_are_told_after_the_commit
+            edit_1_twenty_creations_at_once_make_one_session
             log_1 log_2 log_3 log_5 log_6 log_8 log_13
             claim_1 claim_2 claim_3 claim_4 claim_5 claim_9 claim_13 claim_14 claim_15 claim_20 claim_21
             recov_1 recov_2 recov_4 recov_5 recov_6 recov_7 recov_8 recov_10 recov_11 recov_13 recov_15

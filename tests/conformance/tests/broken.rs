@@ -1,14 +1,16 @@
 //! STORE-1: stores that break their promise fail the suite.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use mainstay_core::claim::Fence;
-use mainstay_core::commit::{Commit, Write};
+use mainstay_core::commit::{Commit, Known, Write, apply};
 use mainstay_core::event::Record;
 use mainstay_core::id::{Seq, SessionId};
 use mainstay_core::port::{Committed, Dump, Store, StoreError};
-use mainstay_test_conformance::{Harness, claim_5, log_1, log_8};
+use mainstay_test_conformance::{
+    Harness, claim_5, log_1, log_2, log_8, store_1_watchers_are_told_after_the_commit,
+};
 use mainstay_test_support::delegate::{Delegate, Delegating};
 use mainstay_test_support::{ManualClock, MemoryStore};
 
@@ -18,11 +20,14 @@ enum Broken {
     Not,
     IgnoresTheFence,
     LeavesAGap,
+    TellsBeforeTheCommit,
 }
 
 struct BrokenStore {
     inner: MemoryStore,
     broken: Broken,
+    /// What was answered and is not stored yet.
+    owed: Mutex<Option<Commit>>,
 }
 
 impl BrokenStore {
@@ -34,6 +39,23 @@ impl BrokenStore {
                 .for_each(|record| record.seq += 1);
         }
         records
+    }
+
+    /// Answers as if the commit were stored; it is so before the next one.
+    async fn told_before(&self, commit: Commit) -> Result<Committed, StoreError> {
+        let owed = self.owed.lock().unwrap().take();
+        if let Some(owed) = owed {
+            self.inner.commit(owed).await?;
+        }
+        let tail = self.inner.tail(commit.session).await?;
+        let now = self.inner.now().await?;
+        let applied = apply(tail.as_deref(), &commit, &Known::default(), now)?;
+        *self.owed.lock().unwrap() = Some(commit);
+        Ok(Committed {
+            events: applied.events,
+            tail: Arc::new(applied.tail),
+            reply: applied.reply,
+        })
     }
 }
 
@@ -55,6 +77,9 @@ impl Delegate for BrokenStore {
                 execution: claim.execution,
                 owner: claim.owner,
             };
+        }
+        if self.broken == Broken::TellsBeforeTheCommit {
+            return self.told_before(commit).await;
         }
         self.inner.commit(commit).await
     }
@@ -86,6 +111,7 @@ fn open(broken: Broken) -> Harness {
     let store = BrokenStore {
         inner: MemoryStore::new(clock.clone()),
         broken,
+        owed: Mutex::default(),
     };
     Harness {
         store: Arc::new(Delegating(store)),
@@ -104,7 +130,12 @@ async fn fails<F: Future<Output = ()> + Send + 'static>(
 #[tokio::test]
 async fn store_1_a_broken_store_fails_the_suite() {
     assert!(!fails(log_1, Broken::Not).await && !fails(claim_5, Broken::Not).await);
+    assert!(!fails(log_8, Broken::Not).await && !fails(log_2, Broken::Not).await);
+    let watched = store_1_watchers_are_told_after_the_commit;
+    assert!(!fails(watched, Broken::Not).await);
     assert!(fails(claim_5, Broken::IgnoresTheFence).await);
     assert!(fails(log_1, Broken::LeavesAGap).await);
     assert!(fails(log_8, Broken::LeavesAGap).await);
+    assert!(fails(watched, Broken::TellsBeforeTheCommit).await);
+    assert!(fails(log_2, Broken::TellsBeforeTheCommit).await);
 }
