@@ -5,6 +5,8 @@ mod support;
 
 #[path = "nodes/deploy.rs"]
 mod deploy;
+#[path = "nodes/grace.rs"]
+mod grace;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,9 @@
 //!
 //! `GOLDEN=write` writes the database of the newest schema anew, as long as that is not released.
 
+#[path = "golden/databases.rs"]
+mod databases;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

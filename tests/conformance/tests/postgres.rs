@@ -12,6 +12,8 @@ mod lost;
 mod nodes;
 #[path = "postgres/ordered.rs"]
 mod ordered;
+#[path = "postgres/results.rs"]
+mod results;
 #[path = "postgres/schema.rs"]
 mod schema;
 #[path = "postgres/wire.rs"]

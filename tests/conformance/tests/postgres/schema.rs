@@ -100,3 +100,46 @@ async fn store_7_a_foreign_or_newer_database_is_left_alone() {
     );
     assert!(matches!(refused("mysql://x").await, OpenError::Url(_)));
 }
+
+#[tokio::test]
+async fn upgrade_2_a_newer_schema_is_refused_and_not_changed() {
+    let Some(server) = postgres::server() else {
+        return;
+    };
+    let url = server.database();
+    let store = PostgresStore::open(&url, Options::default()).await.unwrap();
+    let session = mainstay_core::id::SessionId::new();
+    store.commit(build::create(session)).await.unwrap();
+    store.close().await;
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    conn.execute(sqlx::raw_sql(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (9998, 'later', true, '\\x00', 0);
+         ALTER TABLE session ADD COLUMN later text;
+         UPDATE session SET later = 'x'",
+    ))
+    .await
+    .unwrap();
+    let rows = async |conn: &mut PgConnection| -> Vec<String> {
+        let sql = "SELECT 'session ' || t::text FROM session t
+                   UNION ALL SELECT 'event ' || t::text FROM event t
+                   UNION ALL SELECT 'migration ' || t::text FROM _sqlx_migrations t
+                   ORDER BY 1";
+        let rows = conn.fetch_all(sql).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    let before = (schema(&mut conn).await, rows(&mut conn).await);
+    for _ in 0..2 {
+        let refused = PostgresStore::open(&url, Options::default()).await;
+        let refused = refused.err().expect("it is refused");
+        let OpenError::NewerSchema { found, known, .. } = &refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((*found, *known < 9998), (9998, true));
+        let text = refused.to_string();
+        for part in [found, known] {
+            assert!(text.contains(&part.to_string()), "{text}");
+        }
+    }
+    assert_eq!(before, (schema(&mut conn).await, rows(&mut conn).await));
+}

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use mainstay_core::commit::Write;
-use mainstay_core::event::EventBody;
+use mainstay_core::event::{EventBody, Piece};
 use mainstay_core::plugin::Trigger;
 use mainstay_test_simulation::decisions::link::Fate;
 use mainstay_test_simulation::decisions::stage::Stage;
@@ -38,12 +38,33 @@ fn commits(memory: &MemoryStore) -> Vec<Vec<EventBody>> {
 }
 
 /// How many steps are settled by these commits, and how many of them have what was decided next in the
-/// commit that settled them. What closes an answer comes behind the results of its calls.
+/// commit that settled them.
 fn settled_and_followed(commits: &[Vec<EventBody>]) -> (usize, usize) {
-    let closes = |body: &EventBody| matches!(body, EventBody::ModelEnded { .. });
-    let settling = commits.iter().filter(|commit| commit.iter().any(closes));
-    let followed = settling.clone().filter(|commit| commit.iter().any(decides));
-    (settling.count(), followed.count())
+    let (mut settled, mut followed) = (0, 0);
+    let (mut ended, mut calls, mut results) = (false, 0, 0);
+    for commit in commits {
+        let mut settles = false;
+        for body in commit {
+            match body {
+                EventBody::StepStarted(_) => (ended, calls, results) = (false, 0, 0),
+                EventBody::StepOutput { pieces, .. } => {
+                    let begun = pieces.iter();
+                    calls += begun.filter(|p| matches!(p, Piece::Call { .. })).count();
+                }
+                EventBody::CallSettled { .. } => results += 1,
+                EventBody::ModelEnded { .. } => ended = true,
+                _ => continue,
+            }
+            let last = matches!(
+                body,
+                EventBody::CallSettled { .. } | EventBody::ModelEnded { .. }
+            );
+            settles |= last && ended && calls == results;
+        }
+        settled += usize::from(settles);
+        followed += usize::from(settles && commit.iter().any(decides));
+    }
+    (settled, followed)
 }
 
 #[tokio::test(start_paused = true)]
