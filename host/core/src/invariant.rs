@@ -583,22 +583,11 @@ impl Check {
             &stored.rows.items,
             |(seq, n)| format!("{seq}/{n}"),
         );
-        // Wakes set intents, and no event tells of that.
-        let aimless = |inputs: &BTreeMap<Seq, Input>| -> BTreeMap<Seq, Input> {
-            let aimless = |input: &Input| Input {
-                intent: false,
-                ..input.clone()
-            };
-            inputs
-                .iter()
-                .map(|(seq, input)| (*seq, aimless(input)))
-                .collect()
-        };
         compare(
             found,
             "input",
-            &aimless(&rebuilt.rows.inputs),
-            &aimless(&stored.rows.inputs),
+            &rebuilt.rows.inputs,
+            &stored.rows.inputs,
             |seq| format!("of seq {seq}"),
         );
         compare(

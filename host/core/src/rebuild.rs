@@ -1,5 +1,5 @@
-//! The rows that follow from a log alone: what any store must hold after these events. Claims, and the
-//! intents that wakes set, are told by no event and are not among them.
+//! The rows that follow from a log alone: what any store must hold after these events. Claims are told by
+//! no event and are not among them.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,5 @@
-//! Writes a session's rows anew from its log, as [`crate::sqlite`] does it. The claim and the inputs'
-//! intents are told by no event and stay as they are.
-
-use std::collections::HashSet;
+//! Writes a session's rows anew from its log, as [`crate::sqlite`] does it. The claim is told by no event
+//! and stays as it is.
 
 use mainstay_core::claim::Claim;
 use mainstay_core::id::{Seq, SessionId};
@@ -95,21 +93,7 @@ impl PostgresStore {
             let held = self.texts(conn, session).await?;
             stub::fill(&mut rows, &held);
         }
-        let known = about("SELECT id, intent FROM input WHERE session = $1");
-        let (mut known_ids, mut aimed) = (HashSet::new(), HashSet::new());
-        for row in self.on(conn, known).await? {
-            let id: Uuid = row.try_get(0)?;
-            known_ids.insert(id);
-            if row.try_get(1)? {
-                aimed.insert(id);
-            }
-        }
-        let mut inputs: Vec<_> = rows.inputs.into_values().collect();
-        for input in &mut inputs {
-            if input.status == InputStatus::Pending && known_ids.contains(&input.id.0) {
-                input.intent = aimed.contains(&input.id.0);
-            }
-        }
+        let inputs: Vec<_> = rows.inputs.into_values().collect();
         tail.claim = claim;
         tail.inputs = inputs
             .iter()

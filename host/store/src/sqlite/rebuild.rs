@@ -1,8 +1,8 @@
 //! Writes a session's rows anew from its log: what an operator does when they have come to differ, and
-//! the proof that the log is enough. The claim and the inputs' intents are told by no event and stay
-//! as they are; the text of bodies that were compacted is taken from the rows that have it.
+//! the proof that the log is enough. The claim is told by no event and stays as it is; the text of bodies
+//! that were compacted is taken from the rows that have it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstay_core::claim::Claim;
@@ -86,17 +86,6 @@ async fn rebuild(
         Ok(claim) => claim,
         Err(error) => return Ok(Err(format!("claim: {error}"))),
     };
-    let aimed: Vec<String> =
-        sqlx::query_scalar("SELECT id FROM input WHERE session = ? AND intent")
-            .bind(&key)
-            .fetch_all(&mut *conn)
-            .await?;
-    let known: Vec<String> = sqlx::query_scalar("SELECT id FROM input WHERE session = ?")
-        .bind(&key)
-        .fetch_all(&mut *conn)
-        .await?;
-    let (aimed, known): (HashSet<String>, HashSet<String>) =
-        (aimed.into_iter().collect(), known.into_iter().collect());
 
     let Rebuild { mut tail, mut rows } = rebuilt;
     // Where it was imported from, and how far its bodies were compacted, is in no event.
@@ -116,13 +105,7 @@ async fn rebuild(
         };
         stub::fill(&mut rows, &held);
     }
-    let mut inputs: Vec<_> = rows.inputs.into_values().collect();
-    for input in &mut inputs {
-        let id = input.id.to_string();
-        if input.status == InputStatus::Pending && known.contains(&id) {
-            input.intent = aimed.contains(&id);
-        }
-    }
+    let inputs: Vec<_> = rows.inputs.into_values().collect();
     tail.claim = claim;
     tail.inputs = inputs
         .iter()
