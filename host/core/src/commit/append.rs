@@ -34,7 +34,11 @@ pub(super) fn append_events(
         .as_ref()
         .filter(|claim| claim.is_held_by(append.fence, now) && !claim.ended);
     let claim = claim.ok_or(Refused::Lost { session, execution })?;
-    if append.begins && claim.interrupt {
+    let by_itself = matches!(
+        append.end,
+        Some(End::Succeeded | End::Suspended | End::Failed { .. })
+    );
+    if (append.begins || by_itself) && claim.interrupt {
         return Err(Refused::Interrupted { execution });
     }
     if let Some(expected) = append.expected_head

@@ -17,53 +17,49 @@ impl Execution {
             debug!(?halt, "the terminal is left to recovery");
             return Terminal::Lost;
         }
-        let at = self.shared.time.now();
-        let Ok((here, _)) = self.preview(&[], at) else {
-            return self.failed("its events do not fit its log".into()).await;
-        };
-        let shutdown = matches!(*self.stop.borrow(), Stop::Drain | Stop::Shutdown)
-            && !self
-                .tail
-                .claim
-                .as_ref()
-                .is_some_and(|claim| claim.interrupt);
-        let (events, end) = if !shutdown {
-            let events = self.close_turn(&here, TurnOutcome::Interrupted);
-            (
-                events,
-                End::Interrupted {
-                    reason: InterruptReason::User,
-                },
-            )
-        } else if here.session.turn.is_none() && !here.is_runnable() {
-            (Vec::new(), End::Succeeded)
-        } else if here.session.wait.is_some() && !here.is_runnable() {
-            (Vec::new(), End::Suspended)
-        } else {
-            (
-                Vec::new(),
-                End::Interrupted {
-                    reason: InterruptReason::Shutdown,
-                },
-            )
-        };
-        let terminal = match &end {
-            End::Interrupted { reason } => Terminal::Interrupted(*reason),
-            End::Suspended => Terminal::Suspended,
-            _ => Terminal::Succeeded,
-        };
-        let events = events.into_iter().map(EventDraft::new).collect();
-        let kind = Kind {
-            begins: false,
-            exact: false,
-            end: Some(end),
-        };
-        match self.commit(events, at, kind).await {
-            Ok(()) => terminal,
-            Err(Blocked::Halt(Halt::Failed(error))) => self.failed(error).await,
-            Err(blocked) => {
-                debug!(?blocked, "the terminal is left to recovery");
-                Terminal::Lost
+        let claim = self.tail.claim.as_ref();
+        let mut marked = claim.is_some_and(|claim| claim.interrupt);
+        let mut rests = true;
+        loop {
+            let at = self.shared.time.now();
+            let Ok((here, _)) = self.preview(&[], at) else {
+                return self.failed("its events do not fit its log".into()).await;
+            };
+            let shutdown = matches!(*self.stop.borrow(), Stop::Drain | Stop::Shutdown) && !marked;
+            let (events, end) = if !shutdown {
+                let reason = InterruptReason::User;
+                let events = self.close_turn(&here, TurnOutcome::Interrupted);
+                (events, End::Interrupted { reason })
+            } else if rests && here.session.turn.is_none() && !here.is_runnable() {
+                (Vec::new(), End::Succeeded)
+            } else if rests && here.session.wait.is_some() && !here.is_runnable() {
+                (Vec::new(), End::Suspended)
+            } else {
+                let reason = InterruptReason::Shutdown;
+                (Vec::new(), End::Interrupted { reason })
+            };
+            let terminal = match &end {
+                End::Interrupted { reason } => Terminal::Interrupted(*reason),
+                End::Suspended => Terminal::Suspended,
+                _ => Terminal::Succeeded,
+            };
+            let events = events.into_iter().map(EventDraft::new).collect();
+            let kind = Kind {
+                begins: false,
+                exact: false,
+                end: Some(end),
+            };
+            match self.commit(events, at, kind).await {
+                Ok(()) => return terminal,
+                // It came in behind what is known here: whoever goes on does not wait for the lease.
+                Err(Blocked::NotIdle) if rests => rests = false,
+                // So did an interrupt, which no shutdown keeps from closing the turn.
+                Err(Blocked::Halt(Halt::Stopped)) if !marked => marked = true,
+                Err(Blocked::Halt(Halt::Failed(error))) => return self.failed(error).await,
+                Err(blocked) => {
+                    debug!(?blocked, "the terminal is left to recovery");
+                    return Terminal::Lost;
+                }
             }
         }
     }

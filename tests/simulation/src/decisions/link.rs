@@ -25,6 +25,12 @@ pub enum Fate {
     HearsLater(Arc<Notify>),
     /// The store is not asked.
     Refuse(Refused),
+    /// The store is asked in vain.
+    Fail(StoreError),
+    /// The store has it, and the answer is lost.
+    Unheard,
+    /// Another commit comes first.
+    Overtaken(Box<Commit>),
 }
 
 /// The fate of the process's `n`-th commit, counting from 0.
@@ -134,7 +140,19 @@ impl Delegate for Link {
         let fate = (self.fates)(&commit, n);
         match fate {
             Fate::Refuse(refused) => return Err(refused.into()),
+            Fate::Fail(error) => return Err(error),
             Fate::DieBefore => self.die(),
+            Fate::Overtaken(first) => {
+                self.store.commit(*first).await?;
+                return self.store.commit(commit).await;
+            }
+            Fate::Unheard => {
+                self.store.commit(commit).await?;
+                return Err(StoreError::Unavailable {
+                    action: "commit",
+                    cause: "the answer is lost".into(),
+                });
+            }
             Fate::Pass | Fate::DieAfter | Fate::HearsLater(_) => {}
         }
         self.alive().await;

@@ -5,6 +5,7 @@ mod boundary;
 mod calls;
 mod claims;
 mod coordinator;
+mod endings;
 mod handover;
 mod models;
 mod steps;
