@@ -128,6 +128,8 @@ pub(crate) struct Inner {
     suspects: Arc<Semaphore>,
     /// Sessions that wait for a component, and the monotonic time at which that was seen last.
     unbound: Mutex<HashMap<SessionId, Millis>>,
+    /// Sessions that were due and could not be begun, and the monotonic time at which that was seen last.
+    passed: Mutex<HashMap<SessionId, Millis>>,
     /// Executions that lost their claims here while this process lived on.
     lost: Mutex<HashSet<ExecutionId>>,
     /// Monotonic time at which the recovery loop last was through with a look.
@@ -159,6 +161,7 @@ impl Coordinator {
             identity,
             places: Semaphore::new(capacity),
             unbound: Mutex::default(),
+            passed: Mutex::default(),
             lost: Mutex::default(),
             looked: AtomicU64::new(shared.clock.monotonic()),
             bell: Notify::new(),
@@ -377,6 +380,10 @@ impl Inner {
 
     fn unbound(&self) -> MutexGuard<'_, HashMap<SessionId, Millis>> {
         self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn passed(&self) -> MutexGuard<'_, HashMap<SessionId, Millis>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stop_all(&self, to: Stop) {

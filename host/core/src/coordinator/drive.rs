@@ -186,6 +186,22 @@ impl Inner {
         claim.is_some_and(|claim| claim.expires_at > self.shared.time.now())
     }
 
+    /// Remembers that a session could not be begun: a look is to find others beside it.
+    fn passed_over(&self, session: SessionId) {
+        let now = self.shared.clock.monotonic();
+        self.passed().insert(session, now);
+    }
+
+    /// Remembers that an execution lost its claim while this process lives.
+    fn forsake(&self, execution: ExecutionId) {
+        let mut lost = self.lost();
+        if lost.len() >= LOST {
+            // Others have settled them; at worst a few count as crashes.
+            lost.clear();
+        }
+        lost.insert(execution);
+    }
+
     /// The claim for a new execution, unless another has it or there is nothing to do.
     async fn claim(&self, session: SessionId, start: Start) -> Result<Taken, StoreError> {
         let execution = ExecutionId::new();
@@ -226,7 +242,13 @@ impl Inner {
                 return Ok(Taken::Nothing);
             }
             Err(_) if stands => return Ok(Taken::Elsewhere),
-            Err(error) => return Err(error),
+            Err(error) => {
+                if matches!(error, StoreError::Unavailable { .. }) {
+                    // It may be there all the same, and runs out then: nothing crashed under it.
+                    self.forsake(execution);
+                }
+                return Err(error);
+            }
         };
         if let Reply::Held(reason) = committed.reply {
             info!(%reason, "held back");
@@ -356,10 +378,18 @@ async fn one(
     }
     let (execution, lost) = match inner.claim(session, start).await {
         Ok(Taken::Here(execution, lost)) => (execution, lost),
-        Ok(Taken::Nothing) => return Some(Ok(nothing)),
+        Ok(Taken::Nothing) => {
+            if start.by_itself {
+                inner.passed_over(session);
+            }
+            return Some(Ok(nothing));
+        }
         Ok(Taken::Elsewhere) => return None,
         Err(error) => {
             // Its work is durable; the recovery loop comes back to it.
+            if !matches!(error, StoreError::Unavailable { .. }) {
+                inner.passed_over(session);
+            }
             warn!(error = %crate::chain(&error), "could not claim the session");
             return Some(Err(Unclaimed::of(error)));
         }
@@ -373,12 +403,7 @@ async fn one(
     // A write that was refused has told it, too. One that could not write its terminal under a claim
     // that it had is another matter: it counts.
     if lost.is_cancelled() {
-        let mut lost = inner.lost();
-        if lost.len() >= LOST {
-            // Others have settled them; at worst a few count as crashes.
-            lost.clear();
-        }
-        lost.insert(id);
+        inner.forsake(id);
     }
     inner.held().remove(&id);
     span.in_scope(|| info!(?terminal, "execution ended"));

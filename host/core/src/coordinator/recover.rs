@@ -41,7 +41,7 @@ impl Inner {
             return 0;
         }
         let waiting = self.slots().len().saturating_sub(self.held().len());
-        let wanted = free + waiting + self.unbound().len();
+        let wanted = free + waiting + self.unbound().len() + self.passed().len();
         u32::try_from(wanted).unwrap_or(u32::MAX)
     }
 }
@@ -49,7 +49,8 @@ impl Inner {
 /// Expired claims that are settled at once, so that a store can make them durable together.
 const RECOVERIES: usize = 64;
 
-/// How long a session that waits for a component is remembered: nodes are told of it in turns.
+/// How long a session that cannot be begun, for want of a component say, is remembered: nodes are told of
+/// it in turns.
 const UNBOUND_MS: Millis = 60_000;
 
 /// How many rows one look of the recovery loop takes.
@@ -89,9 +90,9 @@ pub(super) async fn recoveries(inner: Arc<Inner>) {
                     }
                 }
                 let now = inner.shared.clock.monotonic();
-                inner
-                    .unbound()
-                    .retain(|_, seen| now.saturating_sub(*seen) < UNBOUND_MS);
+                for mut seen in [inner.unbound(), inner.passed()] {
+                    seen.retain(|_, seen| now.saturating_sub(*seen) < UNBOUND_MS);
+                }
                 for session in scan.due {
                     inner.start(session);
                 }

@@ -8,6 +8,7 @@ mod coordinator;
 mod endings;
 mod handover;
 mod models;
+mod starts;
 mod steps;
 mod watchers;
 
