@@ -70,7 +70,11 @@ pub enum Write {
     /// Begins a session with a copy of another's history.
     Fork(Fork),
     /// Hides what stands behind a seq, until the next input makes that final.
-    Revert(Reverted),
+    Revert {
+        revert: Reverted,
+        /// The head of the history that it was made of: refused if that is another by now.
+        head: Seq,
+    },
     /// Shows again what a revert hides.
     ClearRevert,
     /// Takes a notice out of the outbox, if it is there.

@@ -125,6 +125,9 @@ pub enum Followed {
 /// Events of a page.
 const PAGE: u32 = 256;
 
+/// How often a revert is made anew because the session has changed meanwhile.
+const REVERTS: u32 = 8;
+
 impl Node {
     /// Starts the loops of renewal and recovery on the current tokio runtime.
     #[must_use]
@@ -397,11 +400,20 @@ impl Node {
     /// # Errors
     /// [`Refused::Busy`] while the session runs or waits, [`Refused::NothingToRevert`].
     pub async fn revert(&self, session: SessionId, before: Seq) -> Result<Seq, StoreError> {
-        let tail = self.tail(session).await?;
-        let revert = edit::revert_of(&*self.shared.store, &tail, before).await?;
-        let through = revert.through;
-        self.shared.commit(session, Write::Revert(revert)).await?;
-        Ok(through)
+        let mut tries = 0;
+        loop {
+            let tail = self.tail(session).await?;
+            let revert = edit::revert_of(&*self.shared.store, &tail, before).await?;
+            let (through, head) = (revert.through, tail.session.head);
+            let write = Write::Revert { revert, head };
+            match self.shared.commit(session, write).await {
+                // What it was made of may be gone: it is made anew.
+                Err(StoreError::Refused(Refused::HeadMoved { .. })) if tries < REVERTS => {
+                    tries += 1
+                }
+                done => return done.map(|_| through),
+            }
+        }
     }
 
     /// Shows again what a revert hides.

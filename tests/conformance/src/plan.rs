@@ -360,11 +360,14 @@ impl Plan {
 
     fn revert(&mut self, head: u64) -> Write {
         let through = self.below(usize::try_from(head).unwrap() + 2) as u64;
-        Write::Revert(Reverted {
-            through,
-            context_after: through / 2,
-            states: States::default(),
-        })
+        Write::Revert {
+            revert: Reverted {
+                through,
+                context_after: through / 2,
+                states: States::default(),
+            },
+            head: head - u64::from(self.one_in(8)),
+        }
     }
 
     fn resume(&mut self) -> Resume {

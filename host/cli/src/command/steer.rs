@@ -249,7 +249,9 @@ pub(super) async fn revert(context: &Context, id: SessionId, before: Option<Seq>
                 let write = match before {
                     Some(before) => {
                         let tail = tail(&store, id).await?;
-                        Write::Revert(edit::revert_of(&store, &tail, before).await?)
+                        let revert = edit::revert_of(&store, &tail, before).await?;
+                        let head = tail.session.head;
+                        Write::Revert { revert, head }
                     }
                     None => Write::ClearRevert,
                 };

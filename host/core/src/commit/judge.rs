@@ -51,12 +51,18 @@ pub fn apply(
             let foreign = work.tail.session.foreign.take().unwrap_or_default();
             return Err(NotRunnable::Foreign(foreign).into());
         }
-        Write::Revert(_) | Write::ClearRevert if work.tail.session.cancelled => {
+        Write::Revert { .. } | Write::ClearRevert if work.tail.session.cancelled => {
             return Err(Refused::Cancelled(session));
         }
-        Write::Revert(revert) => {
+        Write::Revert { revert, head } => {
             if work.tail.claim.is_some() || work.tail.session.turn.is_some() {
                 return Err(Refused::Busy(session));
+            }
+            if *head != work.tail.session.head {
+                return Err(Refused::HeadMoved {
+                    expected: *head,
+                    actual: work.tail.session.head,
+                });
             }
             if revert.through >= work.tail.session.shown_through() {
                 return Err(Refused::NothingToRevert(session));

@@ -22,29 +22,42 @@ pub(super) async fn a_final_revert(h: Harness) {
         parts: build::text(text),
     });
     h.ok(build::append(session, fence, notes)).await;
-    let revert = |through| {
-        Write::Revert(Reverted {
+    let to = |through, head| Write::Revert {
+        revert: Reverted {
             through,
             context_after: 0,
             states: States::default(),
-        })
+        },
+        head,
     };
+    let revert = async |through| to(through, h.dump(session).await.session.unwrap().head);
     let items = dump(&h, session).await.items;
     let through = items[1].seq;
-    let busy = h.refused(build::commit(session, revert(through))).await;
+    let busy = h
+        .refused(build::commit(session, revert(through).await))
+        .await;
     assert!(matches!(busy, Refused::Busy(_)), "{busy:?}");
     h.ok(build::append(session, fence, [build::turn_ended()]))
         .await;
-    let busy = h.refused(build::commit(session, revert(through))).await;
+    let busy = h
+        .refused(build::commit(session, revert(through).await))
+        .await;
     assert!(matches!(busy, Refused::Busy(_)), "{busy:?}");
     h.ok(build::end(session, fence, End::Succeeded)).await;
     let none = h.refused(build::commit(session, Write::ClearRevert)).await;
     assert!(matches!(none, Refused::NotReverted(_)), "{none:?}");
-    let nothing = h.refused(build::commit(session, revert(1000))).await;
+    let nothing = h.refused(build::commit(session, revert(1000).await)).await;
     assert!(
         matches!(nothing, Refused::NothingToRevert(_)),
         "{nothing:?}"
     );
+    // What it was made of may be gone.
+    let head = h.dump(session).await.session.unwrap().head;
+    let moved = h
+        .refused(build::commit(session, to(through, head - 1)))
+        .await;
+    let (expected, actual) = (head - 1, head);
+    assert_eq!(moved, Refused::HeadMoved { expected, actual });
 
     let all = Range {
         after: 0,
@@ -62,7 +75,7 @@ pub(super) async fn a_final_revert(h: Harness) {
         seqs
     };
     let seqs: Vec<Seq> = items.iter().map(|item| item.seq).collect();
-    write(&h, session, revert(through)).await;
+    write(&h, session, revert(through).await).await;
     assert_eq!(shown().await, seqs[..2]);
     let reverted = h.dump(session).await;
     assert_eq!(reverted.items, items);
@@ -81,7 +94,7 @@ pub(super) async fn a_final_revert(h: Harness) {
 
     write(&h, session, Write::ClearRevert).await;
     assert_eq!(shown().await, seqs);
-    write(&h, session, revert(through)).await;
+    write(&h, session, revert(through).await).await;
     let input = InputId::new();
     let done = h
         .ok(build::admit(session, input, Delivery::Queue, "new"))
@@ -96,7 +109,7 @@ pub(super) async fn a_final_revert(h: Harness) {
 
     // One that was pending makes it final when it is taken up, in the claim's commit.
     h.ok(build::interrupt(session)).await;
-    write(&h, session, revert(seqs[0])).await;
+    write(&h, session, revert(seqs[0]).await).await;
     write(&h, session, Write::Wake { scope: Scope::All }).await;
     let fence = build::fence();
     let claimed = h.ok(build::claim(session, fence)).await;

@@ -403,16 +403,17 @@ pub(super) async fn eventful(h: &Harness) -> SessionId {
     run.end(End::Succeeded).await;
 
     // A revert that is taken back, and one that is not.
-    let revert = |through| {
-        Write::Revert(Reverted {
+    let revert = async |through| Write::Revert {
+        revert: Reverted {
             through,
             context_after: 0,
             states: States::default(),
-        })
+        },
+        head: h.dump(session).await.session.unwrap().head,
     };
-    write(h, session, revert(2)).await;
+    write(h, session, revert(2).await).await;
     write(h, session, Write::ClearRevert).await;
-    write(h, session, revert(3)).await;
+    write(h, session, revert(3).await).await;
     let input = admit(h, session, Delivery::Queue, prompt("anew")).await;
 
     // It ends in the middle.

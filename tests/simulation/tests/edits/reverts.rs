@@ -1,6 +1,7 @@
 //! Reverts: staged, undone, final, and what is beside them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mainstay_core::commit::{Refused, Write};
 use mainstay_core::event::{Delivery, SessionCreated};
@@ -294,4 +295,40 @@ async fn edit_2_what_is_hidden_for_good_ends_no_later_wait() {
     let dump = stage.idle(session).await;
     let told = words(&dump.items);
     assert_eq!(told.len(), 5, "{told:?}");
+}
+
+#[tokio::test]
+async fn edit_2_a_revert_beside_one_that_became_final_hides_what_is_there_by_then() {
+    let compact = Arc::new(AtomicBool::new(false));
+    let world = World::new(counting(Arc::clone(&compact)));
+    let process = world.start(None);
+    let session = chat(&world, &process, &["a", "b"]).await;
+    let old = world.dump(session).await.items;
+    compact.store(true, Ordering::SeqCst);
+    for text in ["c", "d"] {
+        process.prompt(session, text).await;
+        world.idle(session).await;
+    }
+    let last = world.dump(session).await.items;
+    let last = last.iter().rev().nth(1).unwrap().seq;
+
+    // One has read the history, and the other changes it.
+    let newest = old.last().unwrap().seq;
+    let gate = world.memory.gate(move |commit| {
+        matches!(&commit.write, Write::Revert { revert, .. } if revert.through > newest)
+    });
+    let node = Arc::clone(&process.node);
+    let slow = tokio::spawn(async move { node.revert(session, last).await });
+    gate.reached(1).await;
+    process.node.revert(session, old[2].seq).await.unwrap();
+    process.prompt(session, "n").await;
+    world.idle(session).await;
+    gate.open();
+    assert_eq!(slow.await.unwrap().unwrap(), old[1].seq);
+
+    assert_eq!(texts(&shown(&world, session).await), ["a", "to a"]);
+    process.prompt(session, "e").await;
+    let dump = world.idle(session).await;
+    assert_eq!(last_request(&world), ["a", "to a", "e"]);
+    assert_eq!(rebuild(&dump.events).unwrap(), rows(dump.clone()));
 }
