@@ -119,6 +119,22 @@ pub(super) fn pending<'t>(
     }
 }
 
+/// Why an input is not a client's to take back: a wait may have nothing else that ends it.
+pub(super) fn owed(input: &Input) -> Option<Refused> {
+    let status = match &input.content {
+        // The first answer stands.
+        InputContent::Approval(_) => return Some(given(input.id)),
+        InputContent::Timer { .. } => "the time-out of a wait",
+        InputContent::Child(_) => "the result of a child",
+        InputContent::Prompt { .. }
+        | InputContent::Signal(_)
+        | InputContent::Configure { .. }
+        | InputContent::Compact {} => return None,
+    };
+    let input = input.id;
+    Some(Refused::InputSettled { input, status })
+}
+
 pub(super) fn given(input: InputId) -> Refused {
     Refused::InputSettled {
         input,

@@ -2,7 +2,7 @@
 
 use super::append::append_events;
 use super::claims::{give_up, hold_back, interrupt, recover, start, supersede};
-use super::inputs::{admit, answer_approval, cancel, given, pending};
+use super::inputs::{admit, answer_approval, cancel, given, owed, pending};
 use super::work::Work;
 use super::{Applied, Commit, Known, Refused, Reply, TITLE, Write};
 use crate::claim::{Claim, Phase};
@@ -84,9 +84,8 @@ pub fn apply(
         } => admit(&mut work, known, *input, *delivery, content)?,
         Write::CancelInput { input } => {
             let found = pending(&work.tail, known, *input)?;
-            // The first answer stands.
-            if matches!(found.content, InputContent::Approval(_)) {
-                return Err(given(*input));
+            if let Some(refused) = owed(found) {
+                return Err(refused);
             }
             cancel(&mut work, *input)?
         }

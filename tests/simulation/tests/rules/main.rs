@@ -8,6 +8,7 @@ mod coordinator;
 mod endings;
 mod handover;
 mod models;
+mod owed;
 mod starts;
 mod steps;
 mod watchers;

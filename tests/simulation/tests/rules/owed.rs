@@ -1,0 +1,58 @@
+//! Inputs that a session is owed by the host: nothing else may end its wait.
+
+use std::time::Duration;
+
+use mainstay_core::commit::{Refused, Write};
+use mainstay_core::event::{Delivery, InputContent};
+use mainstay_core::history::{ChildOutcome, ChildResult};
+use mainstay_core::plugin::Condition;
+use mainstay_test_simulation::decisions::stage::{Stage, refusal, words};
+use mainstay_test_simulation::decisions::{Decided, children, done, signal, spawn, wait};
+use mainstay_test_simulation::plugins::say;
+use mainstay_test_simulation::world::lines;
+
+#[tokio::test(start_paused = true)]
+async fn wait_10_what_ends_a_wait_cannot_be_taken_back_before_it_has() {
+    for child in [false, true] {
+        let decided = Decided::new(|_, _| say("over"))
+            .agent("default", move |n, seen| match (n, child) {
+                (0, true) => spawn(&[("c", "child")]).into(),
+                (1, true) => wait([children(&["c"])]).into(),
+                (0, false) => wait([Condition::Time(seen.now + 1000)]).into(),
+                _ => done().into(),
+            })
+            .agent("child", |_, _| wait([signal("never")]).into());
+        let stage = Stage::new(decided);
+        let host = stage.start();
+        let session = stage.create("default").await;
+        host.prompt(session, "go").await;
+        stage.waiting(session).await;
+        host.kill();
+
+        // It comes, and no node is there to go on.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if child {
+            let result = ChildResult {
+                key: "c".into(),
+                outcome: ChildOutcome::Cancelled,
+            };
+            let content = InputContent::Child(result);
+            stage.admit(session, Delivery::Steer, content).await;
+        } else {
+            stage.write(session, Write::Fire).await.unwrap();
+        }
+        let input = stage.tail(session).await.inputs[0].id;
+        let taken = stage.write(session, Write::CancelInput { input }).await;
+        let (status, word) = match child {
+            true => ("the result of a child", "child c"),
+            false => ("the time-out of a wait", "timer"),
+        };
+        assert_eq!(refusal(taken), Refused::InputSettled { input, status });
+
+        let _host = stage.start();
+        let dump = stage.idle(session).await;
+        let words = words(&dump.items);
+        assert!(words.iter().any(|one| one == word), "{}", lines(&dump));
+        assert_eq!(dump.session.unwrap().turn, None);
+    }
+}
