@@ -86,6 +86,8 @@ struct Slot {
     stop: watch::Sender<Stop>,
     /// What runs, or is about to claim: all that is stopped here is this one.
     execution: Option<ExecutionId>,
+    /// That has ended, and those who wait for it are about to hear so.
+    over: bool,
     /// A client has asked for it since it was found: it waits for no turn among what recovery resumes.
     asked: CancellationToken,
     /// A wake that came while it ran.
@@ -269,7 +271,14 @@ impl Coordinator {
             }
             let (sender, answer) = oneshot::channel();
             if let Some(slot) = slots.get_mut(&session) {
-                if *slot.stop.borrow() == Stop::User {
+                // Its terminal may be stored, which its driver has not heard yet.
+                let ended = |execution: ExecutionId| {
+                    let claim = committed.tail.claim.as_ref();
+                    claim.is_none_or(|claim| claim.execution != execution || claim.ended)
+                        && self.0.held().contains_key(&execution)
+                };
+                let is_over = slot.over || slot.execution.is_some_and(ended);
+                if is_over || *slot.stop.borrow() == Stop::User {
                     slot.successors.push(sender);
                     slot.bell = Some(Scope::All);
                     slot.forced = slot.forced.or(forced);
@@ -431,6 +440,7 @@ impl Inner {
         let slot = Slot {
             stop: watch::Sender::new(Stop::Go),
             execution: None,
+            over: false,
             asked: CancellationToken::new(),
             bell: None,
             waiters: waiter.into_iter().collect(),

@@ -336,6 +336,7 @@ pub(super) async fn drive(inner: Arc<Inner>, session: SessionId, mut start: Star
         slot.waiters = std::mem::take(&mut slot.successors);
         slot.stop = watch::Sender::new(Stop::Go);
         slot.execution = None;
+        slot.over = false;
         slot.asked = CancellationToken::new();
     }
 }
@@ -404,6 +405,9 @@ async fn one(
     // that it had is another matter: it counts.
     if lost.is_cancelled() {
         inner.forsake(id);
+    }
+    if let Some(slot) = inner.slots().get_mut(&session) {
+        slot.over = true;
     }
     inner.held().remove(&id);
     span.in_scope(|| info!(?terminal, "execution ended"));

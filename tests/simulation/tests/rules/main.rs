@@ -7,6 +7,7 @@ mod claims;
 mod coordinator;
 mod endings;
 mod handover;
+mod joins;
 mod models;
 mod owed;
 mod starts;
