@@ -78,6 +78,9 @@ async fn bring(
                 let admitted = settled(shared.commit(from, write).await)?;
                 return Ok(admitted.map(|()| Effect::Woken(from, Scope::Steers)));
             }
+            if was_deleted(shared, from, *child, &parent.key).await? {
+                return Ok(None);
+            }
             create(shared, *child, agent.clone(), parent).await?;
             let write = Write::Admit {
                 input: outbox::prompt_input(*child),
@@ -90,6 +93,9 @@ async fn bring(
             Ok(admitted.map(|()| Effect::Woken(*child, Scope::All)))
         }
         Notice::Cancel { child, parent } => {
+            if was_deleted(shared, from, *child, &parent.key).await? {
+                return Ok(None);
+            }
             // One that is just being made is made cancelled.
             let agent = String::new();
             create(shared, *child, agent, parent).await?;
@@ -144,6 +150,24 @@ fn has_told(child: &Tail) -> bool {
     let session = &child.session;
     let owed = |notice: &Notice| matches!(notice, Notice::Report { .. });
     session.reported && !session.outbox.iter().any(owed)
+}
+
+/// Whether a child is not there any more: its parent has the result that it left.
+async fn was_deleted(
+    shared: &Shared,
+    parent: SessionId,
+    child: SessionId,
+    key: &str,
+) -> Result<bool, StoreError> {
+    if shared.store.tail(child).await?.is_some() {
+        return Ok(false);
+    }
+    let tail = shared.store.tail(parent).await?;
+    let result = outbox::result_input(child);
+    Ok(tail.is_some_and(|tail| {
+        tail.session.child(key).is_some_and(|child| child.ended)
+            || tail.inputs.iter().any(|input| input.id == result)
+    }))
 }
 
 /// Makes a child, unless it is there.

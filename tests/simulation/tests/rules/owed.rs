@@ -1,11 +1,14 @@
-//! Inputs that a session is owed by the host: nothing else may end its wait.
+//! What a session is owed by the host: inputs that nothing else may end its wait with, and notices.
 
 use std::time::Duration;
 
 use mainstay_core::commit::{Refused, Write};
 use mainstay_core::event::{Delivery, InputContent};
 use mainstay_core::history::{ChildOutcome, ChildResult};
+use mainstay_core::outbox;
 use mainstay_core::plugin::Condition;
+use mainstay_core::port::Store as _;
+use mainstay_core::tail::Tail;
 use mainstay_test_simulation::decisions::stage::{Stage, refusal, words};
 use mainstay_test_simulation::decisions::{Decided, children, done, signal, spawn, wait};
 use mainstay_test_simulation::plugins::say;
@@ -54,5 +57,43 @@ async fn wait_10_what_ends_a_wait_cannot_be_taken_back_before_it_has() {
         let words = words(&dump.items);
         assert!(words.iter().any(|one| one == word), "{}", lines(&dump));
         assert_eq!(dump.session.unwrap().turn, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_9_a_cancel_brings_no_deleted_child_back() {
+    for (over, deletes) in [(true, false), (true, true), (false, false)] {
+        let decided = Decided::new(|_, _| say("over"))
+            .agent("default", move |n, _| match (n, over) {
+                (0, _) => spawn(&[("c", "child")]).into(),
+                (1, true) => wait([children(&["c"])]).into(),
+                _ => done().into(),
+            })
+            .agent("child", move |_, _| match over {
+                true => done().say("made").into(),
+                false => wait([signal("never")]).into(),
+            });
+        let stage = Stage::new(decided);
+        let host = stage.start();
+        let session = stage.create("default").await;
+        host.prompt(session, "go").await;
+        let child = outbox::child_session(session, "c");
+        stage
+            .until(child, "its rest", |tail| {
+                tail.claim.is_none() && tail.session.active_at > 0 && !tail.is_runnable()
+            })
+            .await;
+        stage.over(session).await;
+        assert!(host.node.delete(child).await.unwrap());
+        stage.over(session).await;
+        if deletes {
+            assert!(host.node.delete(session).await.unwrap());
+        } else {
+            host.node.cancel(session).await.unwrap();
+            let told = |tail: &Tail| tail.session.outbox.is_empty();
+            stage.until(session, "that it owes nothing", told).await;
+        }
+        let tail = stage.memory.tail(child).await.unwrap();
+        assert_eq!(tail, None, "{over} {deletes}");
     }
 }
