@@ -14,7 +14,7 @@ use crate::model::Effect;
 use crate::plugin::Action;
 use crate::rebuild::{Rebuild, Rows};
 use crate::stub;
-use crate::tail::{CallStatus, Input, InputStatus, Session};
+use crate::tail::{CallStatus, InputStatus, Session};
 
 /// Findings of one invariant in one session that are told; more are counted.
 const TOLD: usize = 20;

@@ -9,7 +9,6 @@ use mainstay_core::stub;
 use mainstay_core::tail::{Changes, InputStatus, Origin};
 use sqlx::postgres::PgRow;
 use sqlx::{Executor as _, PgConnection, Row as _};
-use uuid::Uuid;
 
 use super::PostgresStore;
 use super::statement::Statement;
