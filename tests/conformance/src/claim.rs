@@ -143,12 +143,12 @@ pub async fn claim_5(h: Harness) {
     assert_eq!(h.dump(session).await.claim, claimed.tail.claim);
 }
 
-/// One call renews many, and tells which one is lost.
+/// One call renews 499 of 500, and tells which one is lost.
 pub async fn claim_9(h: Harness) {
     let owner = mainstay_core::id::OwnerId::new();
     let mut fences = Vec::new();
     let mut sessions = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..501 {
         let session = h.session().await;
         h.prompt(session, Delivery::Steer).await;
         let fence = mainstay_core::claim::Fence {
@@ -167,17 +167,17 @@ pub async fn claim_9(h: Harness) {
     h.clock.advance(10_000);
     let renewed = h
         .store
-        .renew(owner, &fences[..49], build::LEASE_MS)
+        .renew(owner, &fences[..500], build::LEASE_MS)
         .await
         .unwrap();
-    assert_eq!(renewed.len(), 48);
+    assert_eq!(renewed.len(), 499);
     assert!(!renewed.contains(&fences[7].execution));
     let now = h.store.now().await.unwrap();
     let expiry = |dump: &mainstay_core::port::Dump| dump.claim.as_ref().unwrap().expires_at;
     assert_eq!(expiry(&h.dump(sessions[0]).await), now + build::LEASE_MS);
     // Not named, not renewed.
     assert_eq!(
-        expiry(&h.dump(sessions[49]).await),
+        expiry(&h.dump(sessions[500]).await),
         now + build::LEASE_MS - 10_000
     );
     // What was renewed is what is judged by.
@@ -341,20 +341,24 @@ pub async fn claim_15(h: Harness) {
     h.dump(session).await;
 }
 
-/// A shutdown in `safe` ends its claim.
+/// A shutdown in `safe` ends its claim in the commit that has its terminal.
 pub async fn claim_20(h: Harness) {
     let (session, fence) = h.turn().await;
     h.ok(build::append(session, fence, [build::turn_ended()]))
         .await;
-    h.ok(build::end(
-        session,
-        fence,
-        End::Interrupted {
-            reason: InterruptReason::Shutdown,
-        },
-    ))
-    .await;
-    assert_eq!(h.dump(session).await.claim, None);
+    let reason = InterruptReason::Shutdown;
+    let done = h
+        .ok(build::end(session, fence, End::Interrupted { reason }))
+        .await;
+    assert_eq!(done.events.len(), 1);
+    assert_eq!(done.tail.claim, None);
+    let dump = h.dump(session).await;
+    assert_eq!(dump.claim, None);
+    let terminal = dump.events.last().unwrap();
+    assert_eq!(terminal.id, done.events[0].id);
+    assert_eq!(terminal.kind, "execution.interrupted");
+    assert_eq!(terminal.data["reason"], "shutdown");
+    assert_eq!(terminal.execution, Some(fence.execution));
     assert_eq!(
         h.store.scan(10).await.unwrap(),
         mainstay_core::port::Scan::default()

@@ -97,6 +97,10 @@ impl Scripted {
             .count()
     }
 
+    pub fn decision_count(&self) -> usize {
+        self.decisions.lock().unwrap().len()
+    }
+
     pub fn request_count(&self) -> usize {
         self.requests.lock().unwrap().len()
     }

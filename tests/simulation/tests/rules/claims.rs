@@ -1,16 +1,45 @@
 //! Claims: renewed, lost, ended, recovered once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mainstay_core::commit::{End, Write};
+use mainstay_core::commit::{Commit, End, Write};
 use mainstay_core::coordinator::Terminal;
 use mainstay_core::event::{EventBody, InterruptReason};
 use mainstay_test_simulation::plugins::{Scripted, say};
 use mainstay_test_simulation::world::{World, lines, user_texts};
 
 use super::{ends, later, one_call};
+
+#[tokio::test]
+async fn claim_1_no_guest_is_called_for_a_claim_that_is_not_stored() {
+    let world = World::new(Scripted::new(|_, _| say("ok")));
+    let claims = |commit: &Commit| matches!(commit.write, Write::Claim { .. });
+    let tried = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tried);
+    world.memory.fail_when(move |commit| {
+        let is_claim = claims(commit);
+        counted.fetch_add(usize::from(is_claim), Ordering::SeqCst);
+        is_claim
+    });
+    let (_process, session) = world.begin("go").await;
+    let dump = world
+        .until(session, "three claims", |_| {
+            tried.load(Ordering::SeqCst) >= 3
+        })
+        .await;
+    assert!(dump.claim.is_none() && dump.executions.is_empty());
+    assert_eq!(
+        world.kinds(session).await,
+        ["session.created", "input.admitted"]
+    );
+    assert_eq!(world.plugins.decision_count(), 0);
+    world.memory.heal();
+    let dump = world.idle(session).await;
+    assert_eq!(user_texts(&dump), ["go"]);
+    assert_eq!(world.plugins.request_count(), 1);
+}
 
 #[tokio::test]
 async fn claim_7_a_long_step_is_renewed_and_never_recovered() {
@@ -173,78 +202,6 @@ async fn a_terminal_whose_answer_was_lost_is_told_to_those_who_wait() {
     let count = |kind: &str| dump.events.iter().filter(|e| e.kind == kind).count();
     assert_eq!(count("execution.started"), 1, "{}", lines(&dump));
     assert_eq!(count("execution.succeeded"), 1, "{}", lines(&dump));
-}
-
-#[tokio::test]
-async fn recov_15_shutdowns_and_interrupts_count_as_no_attempt() {
-    let world = World::new(Scripted::new(|_, _| later(60_000, say("never"))));
-    let mut process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
-    for n in 1..=5 {
-        world
-            .until(session, "the request", |_| {
-                world.plugins.request_count() == n
-            })
-            .await;
-        process.node.shutdown().await;
-        process.kill();
-        process = world.start(None);
-        world
-            .until(session, "the next run", |dump| {
-                dump.claim.as_ref().is_some_and(|claim| !claim.ended)
-            })
-            .await;
-        assert_eq!(world.tail(session).await.session.attempts, 0);
-    }
-    process.node.interrupt(session).await.unwrap();
-    let dump = world.idle(session).await;
-    assert_eq!(world.tail(session).await.session.attempts, 0);
-    assert!(
-        dump.events
-            .iter()
-            .filter(|e| e.kind == "execution.interrupted")
-            .count()
-            >= 6
-    );
-}
-
-#[tokio::test]
-async fn recov_16_a_quarantined_session_runs_nothing_until_it_is_released() {
-    let mut world = World::new(Scripted::new(|_, n| {
-        if n < 2 {
-            later(60_000, say("never"))
-        } else {
-            say("ok")
-        }
-    }));
-    world.settings.max_attempts = 1;
-    let mut process = world.start(None);
-    let session = process.session().await;
-    process.prompt(session, "go").await;
-    for n in 1..=2 {
-        world
-            .until(session, "a request", |_| world.plugins.request_count() == n)
-            .await;
-        process.kill();
-        process = world.start(None);
-    }
-    world
-        .until(session, "quarantine", |dump| {
-            dump.events.iter().any(|e| e.kind == "session.quarantined")
-        })
-        .await;
-    process.prompt(session, "more").await;
-    let refused = process.node.run(session, None).await;
-    assert!(refused.unwrap_err().to_string().contains("quarantined"));
-    assert_eq!(world.plugins.request_count(), 2);
-    process.node.resume(session).await.unwrap();
-    let dump = world
-        .until(session, "both turns", |dump| user_texts(dump).len() == 2)
-        .await;
-    assert_eq!(user_texts(&dump), ["go", "more"]);
-    world.idle(session).await;
-    assert_eq!(world.tail(session).await.session.attempts, 0);
 }
 
 #[tokio::test]

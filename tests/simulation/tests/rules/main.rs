@@ -1,6 +1,7 @@
 //! Rules of the claim, the coordinator and the boundary, under faults.
 
 mod allowance;
+mod attempts;
 mod boundary;
 mod calls;
 mod claims;
