@@ -5,11 +5,10 @@ use mainstay_core::claim::Claim;
 use mainstay_core::history::Item;
 use mainstay_core::id::SessionId;
 use mainstay_core::invariant::{Check, Invariant, Place, Stored};
-use mainstay_core::tail::{
-    Call, CallStatus, Execution, Input, InputStatus, Session, StepRow, Tail,
-};
+use mainstay_core::tail::{Call, Execution, Input, InputStatus, Session, StepRow, Tail};
 use serde::de::DeserializeOwned;
 
+use crate::rows::{call_word, input_word};
 use crate::value::{signed, unsigned};
 
 /// Tables that keep bytes under their digests, what a row of each is, and what to do about one that is
@@ -119,11 +118,7 @@ impl Rows<'_> {
         let Some(input) = self.parse::<Input>(&name, &data) else {
             return;
         };
-        let word = match input.status {
-            InputStatus::Pending => "pending",
-            InputStatus::Promoted => "promoted",
-            InputStatus::Cancelled => "cancelled",
-        };
+        let word = input_word(input.status);
         let columns = [
             ("id", id == input.id.to_string()),
             ("seq", seq == signed(input.seq)),
@@ -185,13 +180,7 @@ impl Rows<'_> {
         let Some(call) = self.parse::<Call>(&name, &data) else {
             return;
         };
-        let word = match call.status {
-            CallStatus::Streaming => "streaming",
-            CallStatus::Ready => "ready",
-            CallStatus::Held => "held",
-            CallStatus::Started => "started",
-            CallStatus::Settled => "settled",
-        };
+        let word = call_word(call.status);
         let columns = [
             ("step", step == signed(call.step)),
             (

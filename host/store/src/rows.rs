@@ -94,11 +94,7 @@ impl Rows {
             ));
         }
         for input in &changes.inputs {
-            let status = match input.status {
-                InputStatus::Pending => "pending",
-                InputStatus::Promoted => "promoted",
-                InputStatus::Cancelled => "cancelled",
-            };
+            let status = input_word(input.status);
             self.inputs.push((
                 input.id.to_string(),
                 key.clone(),
@@ -137,13 +133,7 @@ impl Rows {
             ));
         }
         for call in &changes.calls {
-            let status = match call.status {
-                CallStatus::Streaming => "streaming",
-                CallStatus::Ready => "ready",
-                CallStatus::Held => "held",
-                CallStatus::Started => "started",
-                CallStatus::Settled => "settled",
-            };
+            let status = call_word(call.status);
             self.calls
                 .push((key.clone(), call.step, json(&call.id), status, json(call)));
         }
@@ -157,6 +147,26 @@ impl Rows {
                 execution.terminal.clone(),
             ));
         }
+    }
+}
+
+/// An input's status as its column has it.
+pub(crate) fn input_word(status: InputStatus) -> &'static str {
+    match status {
+        InputStatus::Pending => "pending",
+        InputStatus::Promoted => "promoted",
+        InputStatus::Cancelled => "cancelled",
+    }
+}
+
+/// A call's status as its column has it.
+pub(crate) fn call_word(status: CallStatus) -> &'static str {
+    match status {
+        CallStatus::Streaming => "streaming",
+        CallStatus::Ready => "ready",
+        CallStatus::Held => "held",
+        CallStatus::Started => "started",
+        CallStatus::Settled => "settled",
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mainstay_core::commit::End;
 use mainstay_core::event::{Delivery, EventBody};
 use mainstay_core::id::{InputId, SessionId, digest};
+use mainstay_core::model::Effect;
 use mainstay_core::plugin::{Kind, PluginInfo};
 use mainstay_core::port::Store;
 use mainstay_store::moving::{Movable, MoveError, Moved, move_all};
@@ -128,6 +129,21 @@ async fn store_2_moved_to_postgres_and_back_every_row_is_the_same() {
             h.ok(build::admit(odd, input, Delivery::Queue, text)).await;
         }
     }
+    // A call of every status.
+    let (busy, fence, step) = h.step(build::call_model()).await;
+    let calls = ["streaming", "ready", "held", "started", "settled"];
+    let pieces = calls.into_iter().flat_map(|id| {
+        let [begins, arguments, ready] = build::call_pieces(id);
+        let ready = Some(ready).filter(|_| id != "streaming");
+        [Some(begins), Some(arguments), ready]
+    });
+    let events = [
+        build::output(step, pieces.flatten()),
+        build::call_held(step, "held"),
+        build::call_started(step, "started", Effect::Once, 1),
+        build::call_settled(step, "settled"),
+    ];
+    h.ok(build::append(busy, fence, events)).await;
     let (told, input, fence) = (h.session().await, InputId::new(), build::fence());
     let long = "a long tale ".repeat(100);
     h.ok(build::admit(told, input, Delivery::Queue, &long))

@@ -1,8 +1,10 @@
 //! A session on its way: its rows as both dialects hold them, text for text.
 
 use mainstay_core::id::SessionId;
+use serde::de::value::StrDeserializer;
+use serde::de::{DeserializeOwned, IntoDeserializer as _};
 
-use crate::rows::{Rows, SessionRow, Text};
+use crate::rows::{Rows, SessionRow, Text, call_word, input_word};
 use crate::value::{ReadError, unsigned};
 
 /// Bytes of rows that are written at once, or a little more.
@@ -119,23 +121,23 @@ pub(crate) fn event(row: crate::value::EventRow) -> crate::rows::EventRow {
 }
 
 pub(crate) fn input_status(session: SessionId, text: &str) -> Result<&'static str, ReadError> {
-    let known = ["pending", "promoted", "cancelled"];
-    known_word(session, "input", &known, text)
+    known_word(session, "input", input_word, text)
 }
 
 pub(crate) fn call_status(session: SessionId, text: &str) -> Result<&'static str, ReadError> {
-    let known = ["streaming", "ready", "started", "settled"];
-    known_word(session, "call", &known, text)
+    known_word(session, "call", call_word, text)
 }
 
-fn known_word(
+/// The word that a status has in both dialects.
+fn known_word<Status: DeserializeOwned>(
     session: SessionId,
     what: &str,
-    known: &[&'static str],
+    word: fn(Status) -> &'static str,
     text: &str,
 ) -> Result<&'static str, ReadError> {
-    let found = known.iter().find(|word| **word == text);
-    found.copied().ok_or_else(|| ReadError::Damaged {
+    let read: StrDeserializer<serde::de::value::Error> = text.into_deserializer();
+    let status = Status::deserialize(read);
+    status.map(word).map_err(|_| ReadError::Damaged {
         session,
         cause: format!("{what}: its status is {text:?}"),
     })
