@@ -14,6 +14,7 @@ pub fn shrink(script: Script, tries: usize, fails: impl FnMut(&Script) -> bool) 
     loop {
         let before = search.best.clone();
         search.leave_out();
+        search.leave_out_pairs();
         search.simplify();
         if search.best == before || search.left == 0 {
             return search.best;
@@ -55,6 +56,27 @@ impl<F: FnMut(&Script) -> bool> Search<F> {
                 }
             }
             size /= 2;
+        }
+    }
+
+    /// Of a few actions, two that stand apart may be needed only for each other.
+    fn leave_out_pairs(&mut self) {
+        const FEW: usize = 12;
+        if self.best.actions.len() > FEW {
+            return;
+        }
+        let mut first = 0;
+        while first < self.best.actions.len() {
+            let mut second = first + 1;
+            while second < self.best.actions.len() {
+                let mut candidate = self.best.clone();
+                candidate.actions.remove(second);
+                candidate.actions.remove(first);
+                if !self.attempt(candidate) {
+                    second += 1;
+                }
+            }
+            first += 1;
         }
     }
 
