@@ -4,15 +4,16 @@
 //! carried in the event, so that a rebuild needs no other session and no look back.
 
 use crate::commit::{Applied, Commit, Refused, Reply};
-use crate::event::{Event, EventBody, Forked, Reverted, SessionCreated};
+use crate::event::{Event, EventBody, Forked, Record, Reverted, SessionCreated};
 use crate::history::{Item, ItemBody, Order};
 use crate::id::{EventId, Millis, Seq, SessionId};
 use crate::model::Range;
 use crate::port::{Store, StoreError};
 use crate::project;
 use crate::state::States;
-use crate::tail::{Changes, Tail};
+use crate::tail::{Changes, Session, Tail};
 use crate::transcript;
+use crate::wait::Signals;
 
 /// A session that begins with another's history.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +92,8 @@ pub struct Cut {
     pub context_after: Seq,
     /// What runners had stored by then.
     pub states: States,
+    /// The signals that no wait had consumed by then, where one has since.
+    pub signals: Option<Signals>,
 }
 
 impl Cut {
@@ -101,6 +104,7 @@ impl Cut {
             through: self.through,
             context_after: self.context_after,
             states: self.states,
+            signals: self.signals,
         }
     }
 
@@ -157,16 +161,27 @@ async fn cut(store: &dyn Store, tail: &Tail, through: Seq) -> Result<Cut, StoreE
         })
         // A fork has the summaries of its source among its items.
         .unwrap_or(0);
-    let states = match (&tail.session.revert, &tail.session.states) {
-        (Some(revert), _) if settled == revert.through => revert.states.clone(),
-        (_, now) if now.newest() > Some(settled) => states(store, session, settled).await?,
-        (_, now) => now.clone(),
+    let now = &tail.session;
+    let (states, signals) = match &now.revert {
+        Some(revert) if settled == revert.through => {
+            (revert.states.clone(), revert.signals.clone())
+        }
+        _ if now.states.newest().max(now.arrived.taken) > Some(settled) => {
+            let then = session_at(store, session, settled).await?;
+            let (states, arrived) = then
+                .map(|then| (then.states, then.arrived))
+                .unwrap_or_default();
+            let is_taken = now.arrived.taken > Some(settled);
+            (states, is_taken.then_some(arrived.signals))
+        }
+        _ => (now.states.clone(), None),
     };
     Ok(Cut {
         through: boundary,
         items,
         context_after,
         states,
+        signals,
     })
 }
 
@@ -191,51 +206,48 @@ async fn items(
     }
 }
 
-/// What runners kept at or before `through`, as it stands there: a fork brings a state along,
-/// and a revert that became final brought an older one back.
-async fn states(store: &dyn Store, session: SessionId, through: Seq) -> Result<States, StoreError> {
+/// A session as its log tells it up to `through`: a fork brings a state along, and a revert that became
+/// final brought an older one back. Events that this build does not know say nothing of it.
+async fn session_at(
+    store: &dyn Store,
+    session: SessionId,
+    through: Seq,
+) -> Result<Option<Session>, StoreError> {
     const PAGE: u32 = 256;
-    let (mut after, mut found, mut reverted) = (0, States::default(), None);
-    loop {
+    let (mut after, mut tail) = (0, None);
+    while after < through {
         let page = store.events(session, after, PAGE).await?;
         let Some((records, _)) = page.filter(|(records, _)| !records.is_empty()) else {
-            return Ok(found);
+            break;
         };
         for record in records {
             after = record.seq;
-            if record.seq > through {
-                return Ok(found);
+            if after > through {
+                break;
             }
-            let stored = match record.decode().map(|event| event.body) {
-                Ok(EventBody::StepStarted(started)) => started.state,
-                Ok(EventBody::TurnEnded { decided, .. }) => {
-                    decided.and_then(|decided| decided.state)
-                }
-                Ok(EventBody::HistoryForked { states, .. }) => {
-                    found = states.at(record.seq);
-                    None
-                }
-                Ok(EventBody::HistoryReverted(revert)) => {
-                    reverted = Some(revert.states);
-                    None
-                }
-                Ok(EventBody::RevertCommitted {}) => {
-                    found = reverted.take().unwrap_or(found);
-                    None
-                }
-                _ => None,
+            let Ok(event) = record.decode() else {
+                continue;
             };
-            if let Some(state) = stored {
-                found.keep(record.seq, state);
+            match &mut tail {
+                None => tail = project::begin(&event),
+                Some(tail) => {
+                    let done = project::project(tail, &event, &mut Changes::default());
+                    done.map_err(|broken| StoreError::Damaged {
+                        session,
+                        cause: broken.to_string(),
+                    })?;
+                }
             }
         }
     }
+    Ok(tail.map(|tail| tail.session))
 }
 
 /// What a fork of a session through a seq begins with; `None` copies all that is settled.
 ///
 /// # Errors
-/// [`Refused::NothingToFork`] if no message stands there.
+/// [`Refused::NothingToFork`] if no message stands there; [`Refused::HeadMoved`] if a revert has become
+/// final while it was read, so that some of it may be of another branch.
 pub async fn fork_of(
     store: &dyn Store,
     tail: &Tail,
@@ -245,6 +257,11 @@ pub async fn fork_of(
     let cut = cut(store, tail, through.unwrap_or(tail.session.head)).await?;
     if !cut.items.iter().any(Item::is_message) {
         return Err(Refused::NothingToFork(source).into());
+    }
+    let head = tail.session.head;
+    if let Some(actual) = reverted_since(store, source, head).await? {
+        let expected = head;
+        return Err(Refused::HeadMoved { expected, actual }.into());
     }
     let (items, before_context) = cut.copied();
     Ok(Fork {
@@ -263,6 +280,27 @@ pub async fn fork_of(
         before_context,
         states: cut.states,
     })
+}
+
+/// Where a revert became final behind this place of the log.
+async fn reverted_since(
+    store: &dyn Store,
+    session: SessionId,
+    mut after: Seq,
+) -> Result<Option<Seq>, StoreError> {
+    const PAGE: u32 = 256;
+    loop {
+        let page = store.events(session, after, PAGE).await?;
+        let records = page.map(|(records, _)| records).unwrap_or_default();
+        let Some(last) = records.last() else {
+            return Ok(None);
+        };
+        after = last.seq;
+        let made_final = |record: &&Record| record.kind == "revert.committed";
+        if let Some(record) = records.iter().find(made_final) {
+            return Ok(Some(record.seq));
+        }
+    }
 }
 
 /// What a revert to the settled place before a seq writes.

@@ -23,6 +23,7 @@ use crate::plugin::{
 use crate::policy::{HeldBack, Resume};
 use crate::state::States;
 use crate::tail::{Charge, Scope};
+use crate::wait::Signals;
 
 /// One immutable record of a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -335,6 +336,9 @@ pub struct Reverted {
     /// What runners had stored by then.
     #[serde(default, skip_serializing_if = "States::is_empty")]
     pub states: States,
+    /// What no wait had consumed by then, where one has since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signals: Option<Signals>,
 }
 
 /// Where a child hangs in its tree.

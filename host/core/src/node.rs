@@ -125,8 +125,8 @@ pub enum Followed {
 /// Events of a page.
 const PAGE: u32 = 256;
 
-/// How often a revert is made anew because the session has changed meanwhile.
-const REVERTS: u32 = 8;
+/// How often a fork or a revert is made anew because the history has changed meanwhile.
+const EDITS: u32 = 8;
 
 impl Node {
     /// Starts the loops of renewal and recovery on the current tokio runtime.
@@ -387,8 +387,14 @@ impl Node {
         {
             return Ok(forked.through);
         }
-        let tail = self.tail(source).await?;
-        let begun = edit::fork_of(&*self.shared.store, &tail, through).await?;
+        let mut tries = 0;
+        let begun = loop {
+            let tail = self.tail(source).await?;
+            match edit::fork_of(&*self.shared.store, &tail, through).await {
+                Err(StoreError::Refused(Refused::HeadMoved { .. })) if tries < EDITS => tries += 1,
+                done => break done?,
+            }
+        };
         let through = begun.created.forked.map_or(0, |forked| forked.through);
         self.shared.commit(fork, Write::Fork(begun)).await?;
         Ok(through)
@@ -408,9 +414,7 @@ impl Node {
             let write = Write::Revert { revert, head };
             match self.shared.commit(session, write).await {
                 // What it was made of may be gone: it is made anew.
-                Err(StoreError::Refused(Refused::HeadMoved { .. })) if tries < REVERTS => {
-                    tries += 1
-                }
+                Err(StoreError::Refused(Refused::HeadMoved { .. })) if tries < EDITS => tries += 1,
                 done => return done.map(|_| through),
             }
         }

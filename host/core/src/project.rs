@@ -492,7 +492,7 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
             let revert = tail.session.revert.take().ok_or("nothing is reverted")?;
             tail.session.context_after = revert.context_after;
             tail.session.states = revert.states;
-            tail.session.arrived.cut(revert.through);
+            tail.session.arrived.cut(revert.through, revert.signals);
             changes.drop_items(revert.through);
         }
         EventBody::RetryScheduled { step, usage, .. } => {

@@ -146,7 +146,8 @@ pub fn plan(tail: &Tail, claim: &Claim, counting: &Counting, now: Millis) -> Pla
     let mut charges = tail.session.charges.clone();
     charges.retain(|charge| !counting.lives_after(charge.owner, charge.at));
     let void = (tail.session.charges.len() - charges.len()) as u32;
-    let attempts = tail.session.attempts.saturating_sub(void) + u32::from(crashed);
+    let attempts = tail.session.attempts.saturating_sub(void);
+    let attempts = attempts.saturating_add(u32::from(crashed));
     if crashed && !counting.broke_off {
         charges.push(Charge {
             owner: claim.owner,

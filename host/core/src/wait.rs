@@ -24,13 +24,19 @@ pub struct Waiting {
     pub wake_at: Option<Millis>,
 }
 
+/// Seqs of signals, by their name.
+pub type Signals = BTreeMap<String, Vec<Seq>>;
+
 /// What has arrived in a session that a wait, now or later, can end with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Arrived {
-    /// Seqs of the signals in the history that no wait has consumed, by name.
+    /// Those in the history that no wait has consumed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub signals: BTreeMap<String, Vec<Seq>>,
+    pub signals: Signals,
+    /// Seq at which a wait last ended with a signal, or a later one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Seq>,
     /// Requests for approval by key, the answered ones included.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub approvals: BTreeMap<String, Asked>,
@@ -38,11 +44,16 @@ pub struct Arrived {
 
 impl Arrived {
     pub(crate) fn is_empty(&self) -> bool {
-        self.signals.is_empty() && self.approvals.is_empty()
+        self.signals.is_empty() && self.taken.is_none() && self.approvals.is_empty()
     }
 
-    /// Forgets what came behind a place of the history: what is asked for anew is answered anew.
-    pub(crate) fn cut(&mut self, through: Seq) {
+    /// Forgets what came behind a place of the history: what is asked for anew is answered anew, and
+    /// `given` are the signals there that only a wait behind it had consumed.
+    pub(crate) fn cut(&mut self, through: Seq, given: Option<Signals>) {
+        self.taken = self.taken.map(|taken| taken.min(through));
+        if let Some(given) = given {
+            self.signals = given;
+        }
         self.signals.retain(|_, seqs| {
             seqs.retain(|seq| *seq <= through);
             !seqs.is_empty()
@@ -218,10 +229,11 @@ pub(crate) fn is_for_a_call(session: &Session, answer: &Approval) -> bool {
 }
 
 /// Takes what a wait ended with: a signal counts for one wait.
-pub(crate) fn consume(session: &mut Session, condition: &Condition) {
+pub(crate) fn consume(session: &mut Session, seq: Seq, condition: &Condition) {
     let Condition::Signal(name) = condition else {
         return;
     };
+    session.arrived.taken = Some(seq);
     if let Some(left) = session.arrived.signals.get_mut(name) {
         left.remove(0);
         if left.is_empty() {
@@ -254,7 +266,7 @@ pub(crate) fn begin(
         }
     }
     if let Some(index) = met(session, until, at) {
-        consume(session, &until[index as usize]);
+        consume(session, step, &until[index as usize]);
         return Some(WaitEnd::Met(index));
     }
     let times = until.iter().filter_map(|condition| match condition {
@@ -302,7 +314,7 @@ pub(crate) fn arrive(session: &mut Session, seq: Seq, content: &InputContent) ->
     }
     let until = session.wait.as_ref()?.until.clone();
     let index = met(session, &until, now)?;
-    consume(session, &until[index as usize]);
+    consume(session, seq, &until[index as usize]);
     session.wait = None;
     Some(WaitEnd::Met(index))
 }

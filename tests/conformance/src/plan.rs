@@ -365,6 +365,7 @@ impl Plan {
                 through,
                 context_after: through / 2,
                 states: States::default(),
+                signals: None,
             },
             head: head - u64::from(self.one_in(8)),
         }

@@ -119,7 +119,7 @@ pub(super) fn pending<'t>(
     }
 }
 
-/// Why an input is not a client's to take back: a wait may have nothing else that ends it.
+/// Why an input is not a client's to take back or to put off: a wait may have nothing else that ends it.
 pub(super) fn owed(input: &Input) -> Option<Refused> {
     let status = match &input.content {
         // The first answer stands.

@@ -91,11 +91,19 @@ pub fn apply(
         }
         Write::Redeliver { input, delivery } => {
             let found = pending(&work.tail, known, *input)?;
-            // It may have started its call already.
-            if let InputContent::Approval(answer) = &found.content
-                && wait::is_for_a_call(&work.tail.session, answer)
-            {
-                return Err(given(*input));
+            match &found.content {
+                // It may have started its call already.
+                InputContent::Approval(answer)
+                    if wait::is_for_a_call(&work.tail.session, answer) =>
+                {
+                    return Err(given(*input));
+                }
+                InputContent::Approval(_) => {}
+                _ => {
+                    if let Some(refused) = owed(found) {
+                        return Err(refused);
+                    }
+                }
             }
             work.push(EventBody::InputRedelivered {
                 input: *input,

@@ -27,6 +27,7 @@ pub(super) async fn a_final_revert(h: Harness) {
             through,
             context_after: 0,
             states: States::default(),
+            signals: None,
         },
         head,
     };

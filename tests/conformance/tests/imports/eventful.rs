@@ -408,6 +408,7 @@ pub(super) async fn eventful(h: &Harness) -> SessionId {
             through,
             context_after: 0,
             states: States::default(),
+            signals: None,
         },
         head: h.dump(session).await.session.unwrap().head,
     };

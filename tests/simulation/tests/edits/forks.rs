@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use mainstay_core::commit::Refused;
+use mainstay_core::edit::fork_of;
 use mainstay_core::history::{Item, ItemBody};
 use mainstay_core::id::{Seq, SessionId};
 use mainstay_core::port::Dump;
@@ -14,7 +15,9 @@ use mainstay_test_simulation::plugins::{Scripted, call, last_text, results, say}
 use mainstay_test_simulation::world::{World, lines};
 use mainstay_test_support::rebuild;
 
-use super::{chat, counting, echo, last_request, one_call, refused, state, texts, three_looks};
+use super::{
+    chat, counting, echo, last_request, one_call, refused, shown, state, texts, three_looks,
+};
 
 #[tokio::test]
 async fn edit_4_a_fork_keeps_state_and_context_when_it_is_reverted() {
@@ -257,4 +260,24 @@ async fn edit_7_a_deleted_sessions_execution_is_lost_and_nothing_comes_back() {
         world.plugins.request_count() <= 2,
         "the lost execution asks nothing more"
     );
+}
+
+#[tokio::test]
+async fn edit_4_a_fork_is_made_anew_where_a_revert_became_final_under_it() {
+    let world = World::new(echo());
+    let process = world.start(None);
+    let source = chat(&world, &process, &["a", "b"]).await;
+    let stale = world.tail(source).await;
+    let items = world.items(source).await;
+    process.node.revert(source, items[2].seq).await.unwrap();
+    process.prompt(source, "c").await;
+    world.idle(source).await;
+    let read = fork_of(&*world.store, &stale, None).await;
+    let (expected, committed) = (stale.session.head, stale.session.head + 2);
+    let actual = committed;
+    assert_eq!(refused(read), Refused::HeadMoved { expected, actual });
+    let fork = SessionId::new();
+    process.node.fork(source, None, fork).await.unwrap();
+    let shown = shown(&world, fork).await;
+    assert_eq!(texts(&shown), ["a", "to a", "c", "to c"]);
 }

@@ -332,3 +332,48 @@ async fn edit_2_a_revert_beside_one_that_became_final_hides_what_is_there_by_the
     assert_eq!(last_request(&world), ["a", "to a", "e"]);
     assert_eq!(rebuild(&dump.events).unwrap(), rows(dump.clone()));
 }
+
+/// A signal that came before the place is there for the next wait, as it was for the hidden one.
+#[tokio::test(start_paused = true)]
+async fn edit_2_a_revert_gives_back_the_signal_that_a_hidden_wait_took() {
+    let waits = |n| matches!(n, 2 | 4);
+    let stage = Stage::new(Decided::new(|_, _| plugins::say("over")).agent(
+        "default",
+        move |n, _| match waits(n) {
+            true => wait([signal("s")]).into(),
+            false => done().into(),
+        },
+    ));
+    let host = stage.start();
+    let session = stage.create("default").await;
+    host.prompt(session, "a").await;
+    stage.idle(session).await;
+    host.send(session, Delivery::Queue, a_signal("s")).await;
+    let before = stage.idle(session).await;
+    let left = before.session.unwrap().arrived.signals;
+    assert_eq!(left.len(), 1);
+
+    host.prompt(session, "b").await;
+    let dump = stage.idle(session).await;
+    assert!(dump.session.unwrap().arrived.signals.is_empty());
+    let hidden = dump.items.iter().rev().find(|item| item.is_message());
+    host.node
+        .revert(session, hidden.unwrap().seq)
+        .await
+        .unwrap();
+    // It is kept while the revert is undone and made again.
+    host.node.clear_revert(session).await.unwrap();
+    let tail = stage.tail(session).await;
+    assert!(tail.session.arrived.signals.is_empty());
+    host.node
+        .revert(session, hidden.unwrap().seq)
+        .await
+        .unwrap();
+    host.prompt(session, "c").await;
+    let dump = stage.idle(session).await;
+    assert_eq!(words(&dump.items).last().unwrap(), "user c");
+    let now = dump.session.as_ref().unwrap();
+    assert!(now.turn.is_none() && now.arrived.signals.is_empty());
+    assert_eq!(stage.count(session, "turn.ended").await, 4);
+    assert_eq!(rebuild(&dump.events).unwrap(), rows(dump.clone()));
+}

@@ -51,6 +51,11 @@ async fn wait_10_what_ends_a_wait_cannot_be_taken_back_before_it_has() {
             false => ("the time-out of a wait", "timer"),
         };
         assert_eq!(refusal(taken), Refused::InputSettled { input, status });
+        // Nor can it be put off until the next turn, which may never come.
+        let delivery = Delivery::Queue;
+        let put_off = stage.write(session, Write::Redeliver { input, delivery });
+        let refused = refusal(put_off.await);
+        assert_eq!(refused, Refused::InputSettled { input, status });
 
         let _host = stage.start();
         let dump = stage.idle(session).await;
