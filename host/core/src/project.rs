@@ -59,7 +59,7 @@ pub fn begin(event: &Event) -> Option<Tail> {
             reported: false,
             children: Vec::new(),
             outbox: Vec::new(),
-            followed: None,
+            followed: Vec::new(),
             last_turn: None,
             step: None,
             trigger: Trigger::TurnStarted,
@@ -106,6 +106,9 @@ pub fn project(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<
     }
     apply(tail, event, changes).map_err(broken)
 }
+
+/// How many of a parent's interrupts a session remembers: more than couriers can have under way.
+const FOLLOWED: usize = 8;
 
 /// Whether a client or an execution wrote it, and not the host on its own.
 fn is_active(event: &Event) -> bool {
@@ -255,7 +258,9 @@ fn apply(tail: &mut Tail, event: &Event, changes: &mut Changes) -> Result<(), St
         }
         EventBody::InterruptRequested { cause } => {
             clear_intents(tail, changes);
-            tail.session.followed = cause.or(tail.session.followed);
+            let followed = &mut tail.session.followed;
+            followed.extend(*cause);
+            followed.drain(..followed.len().saturating_sub(FOLLOWED));
             tail.session.interrupting = is_busy(&tail.session);
             interrupt_children(tail, event.id);
             if let Some(claim) = &mut tail.claim {

@@ -74,9 +74,9 @@ pub struct Session {
     /// What other sessions are still to learn, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outbox: Vec<Notice>,
-    /// The parent's interrupt that was followed last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub followed: Option<EventId>,
+    /// The parent's interrupts that were followed last, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub followed: Vec<EventId>,
     /// How the last turn ended.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub last_turn: Option<crate::event::TurnOutcome>,

@@ -323,7 +323,7 @@ impl Twins {
         for notice in &mut session.outbox {
             self.notice(notice);
         }
-        if let Some(followed) = &mut session.followed {
+        for followed in &mut session.followed {
             self.id(followed);
         }
     }

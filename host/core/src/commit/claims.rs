@@ -111,7 +111,7 @@ pub(super) fn interrupt(
 ) -> Result<Reply, Refused> {
     let open = work.tail.session.turn.is_some();
     let was_busy = open || work.tail.claim.is_some();
-    if cause.is_some() && cause == work.tail.session.followed {
+    if cause.is_some_and(|cause| work.tail.session.followed.contains(&cause)) {
         return Ok(Reply::Interrupted { was_busy });
     }
     let intended = work.tail.inputs.iter().any(|input| input.intent);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mainstay_core::commit::{Refused, Write};
 use mainstay_core::event::{Delivery, InputContent};
 use mainstay_core::history::{ChildOutcome, ChildResult};
+use mainstay_core::id::EventId;
 use mainstay_core::outbox;
 use mainstay_core::plugin::Condition;
 use mainstay_core::port::Store as _;
@@ -101,4 +102,21 @@ async fn wait_9_a_cancel_brings_no_deleted_child_back() {
         let tail = stage.memory.tail(child).await.unwrap();
         assert_eq!(tail, None, "{over} {deletes}");
     }
+}
+
+/// Two couriers may bring them in any order, and one of them again.
+#[tokio::test(start_paused = true)]
+async fn wait_9_an_interrupt_of_a_parent_is_followed_once_whatever_came_between() {
+    let stage = Stage::new(Decided::new(|_, _| say("over")));
+    let session = stage.create("default").await;
+    let (first, second) = (EventId::new(), EventId::new());
+    for cause in [second, first, second, first] {
+        let write = Write::Interrupt {
+            cause: Some(cause),
+            and_continue: false,
+        };
+        stage.write(session, write).await.unwrap();
+    }
+    assert_eq!(stage.count(session, "interrupt.requested").await, 2);
+    assert_eq!(stage.tail(session).await.session.followed, [second, first]);
 }
