@@ -352,6 +352,33 @@ async fn model_12_a_server_that_sends_nothing_is_a_transport_failure_and_asked_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_6_the_exchange_of_an_execution_that_lost_its_claim_is_closed() {
+    let host = Host::start("[node]\nmodel-idle = \"10m\"\n").await;
+    let session = host.session("stops").await;
+    host.prompt(&session, "hello").await;
+    let output = host
+        .until(&session, |event| event["type"] == "step.output")
+        .await;
+    let take_over = format!("/sessions/{session}/take-over");
+    let (status, told) = host.server.post(&take_over, json!({})).await;
+    assert_eq!((status, &told["was_busy"]), (200, &json!(true)));
+    host.model.closed("stops").await;
+    let ended = host
+        .until(&session, |event| event["type"] == "execution.interrupted")
+        .await;
+    assert_eq!(ended["data"]["reason"], "superseded");
+    assert_ne!(ended["execution"], output["execution"], "not by its owner");
+    host.server
+        .post(&format!("/sessions/{session}/interrupt"), json!({}))
+        .await;
+    host.server.idle(&session).await;
+    let events = host.server.events(&session).await;
+    let writes = |event: &&Value| event["execution"] == output["execution"];
+    let last = events.iter().rfind(writes).unwrap();
+    assert_eq!(last["seq"], output["seq"], "it wrote nothing more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn model_5_model_13_a_rate_limit_is_everyones_who_uses_the_secret() {
     let host = Host::start("").await;
     let first = host.session("busy").await;

@@ -345,14 +345,20 @@ async fn wait_9_a_cancelled_tree_never_runs_again() {
             _ => api.until(&parent, "waiting").await,
         };
         let children = ["a", "b", "c"].map(|key| child(&family, key));
+        let is_there = async |child: &String| {
+            let path = format!("/sessions/{child}");
+            let deadline = tokio::time::Instant::now() + crate::support::DEADLINE;
+            while api.ask("GET", &path, None).await.0 == 404 {
+                let late = tokio::time::Instant::now() > deadline;
+                assert!(!late, "{moment:?}: {child} is never made");
+            }
+        };
         match moment {
             Moment::Decided => {}
-            Moment::FirstIsThere => {
-                let path = format!("/sessions/{}", children[0]);
-                while api.ask("GET", &path, None).await.0 == 404 {}
-            }
+            Moment::FirstIsThere => is_there(&children[0]).await,
             Moment::AllRun => {
                 for child in &children {
+                    is_there(child).await;
                     api.until(child, "running").await;
                 }
             }

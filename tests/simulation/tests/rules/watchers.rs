@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use mainstay_core::live::Hint;
+use mainstay_core::claim::Fence;
+use mainstay_core::commit::Write;
+use mainstay_core::live::{Hint, Live};
 use mainstay_core::model::FinishReason;
 use mainstay_core::node::Followed;
 use mainstay_core::plugin::{LocalEvent, ModelEvent};
+use mainstay_core::port::Dump;
 use mainstay_test_simulation::plugins::{Scripted, events, say};
 use mainstay_test_simulation::world::{World, lines};
+use mainstay_test_support::build;
 
 #[tokio::test]
 async fn log_9_a_follower_that_pauses_meets_every_event_once() {
@@ -42,6 +46,64 @@ async fn log_9_a_follower_that_pauses_meets_every_event_once() {
     }
     assert_eq!(seqs, (1..=head).collect::<Vec<_>>());
     assert_eq!(markers.len(), 1);
+}
+
+/// A store that another node, or an operator, has taken a claim away in: its owner is not told.
+#[tokio::test]
+async fn claim_6_what_streams_under_a_lost_claim_reaches_no_watcher_and_is_not_stored() {
+    let world = World::new(Scripted::new(|_, n| {
+        let piece = |_| LocalEvent {
+            after_ms: 5,
+            event: ModelEvent::TextDelta(if n == 0 { "lost " } else { "kept " }.into()),
+        };
+        let mut answer: Vec<_> = (0..if n == 0 { 10_000 } else { 100 }).map(piece).collect();
+        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
+        answer
+    }));
+    let process = world.start(None);
+    let session = process.session().await;
+    let mut live = process.node.watch_live(session);
+    process.prompt(session, "go").await;
+    let has_output = |dump: &Dump| dump.events.iter().any(|event| event.kind == "step.output");
+    let dump = world.until(session, "some output", has_output).await;
+    let claim = dump.claim.unwrap();
+    let seen = Fence {
+        execution: claim.execution,
+        owner: claim.owner,
+    };
+    let taken = build::commit(session, Write::Expire { seen });
+    world.store.commit(taken).await.unwrap();
+
+    let mut told = String::new();
+    let watched = async {
+        while told.matches("kept").count() < 100 {
+            if let Live::Text { text, .. } = live.recv().await.unwrap().event {
+                told += &text;
+            }
+        }
+    };
+    let deadline = Duration::from_secs(20);
+    tokio::time::timeout(deadline, watched).await.unwrap();
+    let dump = world.idle(session).await;
+    let kept = told.find("kept").expect("the second answer is followed");
+    assert!(!told[kept..].contains("lost"), "{told}");
+
+    let own = dump
+        .events
+        .iter()
+        .filter(|event| event.execution == Some(claim.execution));
+    let last = own.last().unwrap();
+    assert_eq!(last.kind, "step.output", "no terminal of its own");
+    let ends = dump
+        .events
+        .iter()
+        .find(|event| event.kind == "execution.interrupted");
+    let ends = ends.expect("recovery has written one");
+    assert!(
+        ends.seq > last.seq && ends.recovery.is_some(),
+        "{}",
+        lines(&dump)
+    );
 }
 
 #[tokio::test]
