@@ -88,11 +88,11 @@ async fn claim_6_what_streams_under_a_lost_claim_reaches_no_watcher_and_is_not_s
     let kept = told.find("kept").expect("the second answer is followed");
     assert!(!told[kept..].contains("lost"), "{told}");
 
-    let own = dump
+    let mut own = dump
         .events
         .iter()
         .filter(|event| event.execution == Some(claim.execution));
-    let last = own.last().unwrap();
+    let last = own.next_back().unwrap();
     assert_eq!(last.kind, "step.output", "no terminal of its own");
     let ends = dump
         .events
