@@ -122,8 +122,8 @@ pub(super) fn pending<'t>(
 /// Why an input is not a client's to take back or to put off: a wait may have nothing else that ends it.
 pub(super) fn owed(input: &Input) -> Option<Refused> {
     let status = match &input.content {
-        // The first answer stands.
-        InputContent::Approval(_) => return Some(given(input.id)),
+        // The first one stands, and may have started its call already.
+        InputContent::Approval(_) => "the answer to an approval",
         InputContent::Timer { .. } => "the time-out of a wait",
         InputContent::Child(_) => "the result of a child",
         InputContent::Prompt { .. }
@@ -133,13 +133,6 @@ pub(super) fn owed(input: &Input) -> Option<Refused> {
     };
     let input = input.id;
     Some(Refused::InputSettled { input, status })
-}
-
-pub(super) fn given(input: InputId) -> Refused {
-    Refused::InputSettled {
-        input,
-        status: "the answer to an approval",
-    }
 }
 
 /// The first answer stands; the same again is answered like it.

@@ -2,7 +2,7 @@
 
 use super::append::append_events;
 use super::claims::{give_up, hold_back, interrupt, recover, start, supersede};
-use super::inputs::{admit, answer_approval, cancel, given, owed, pending};
+use super::inputs::{admit, answer_approval, cancel, owed, pending};
 use super::work::Work;
 use super::{Applied, Commit, Known, Refused, Reply, TITLE, Write};
 use crate::claim::{Claim, Phase};
@@ -91,19 +91,8 @@ pub fn apply(
         }
         Write::Redeliver { input, delivery } => {
             let found = pending(&work.tail, known, *input)?;
-            match &found.content {
-                // It may have started its call already.
-                InputContent::Approval(answer)
-                    if wait::is_for_a_call(&work.tail.session, answer) =>
-                {
-                    return Err(given(*input));
-                }
-                InputContent::Approval(_) => {}
-                _ => {
-                    if let Some(refused) = owed(found) {
-                        return Err(refused);
-                    }
-                }
+            if let Some(refused) = owed(found) {
+                return Err(refused);
             }
             work.push(EventBody::InputRedelivered {
                 input: *input,

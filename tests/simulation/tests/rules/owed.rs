@@ -10,19 +10,24 @@ use mainstay_core::outbox;
 use mainstay_core::plugin::Condition;
 use mainstay_core::port::Store as _;
 use mainstay_core::tail::Tail;
-use mainstay_test_simulation::decisions::stage::{Stage, refusal, words};
-use mainstay_test_simulation::decisions::{Decided, children, done, signal, spawn, wait};
+use mainstay_test_simulation::decisions::stage::{Stage, an_answer, refusal, words};
+use mainstay_test_simulation::decisions::{Decided, approval, children, done, signal, spawn, wait};
 use mainstay_test_simulation::plugins::say;
 use mainstay_test_simulation::world::lines;
 
 #[tokio::test(start_paused = true)]
 async fn wait_10_what_ends_a_wait_cannot_be_taken_back_before_it_has() {
-    for child in [false, true] {
+    for (kind, status, word) in [
+        ("timer", "the time-out of a wait", "timer"),
+        ("child", "the result of a child", "child c"),
+        ("approval", "the answer to an approval", "approval k"),
+    ] {
         let decided = Decided::new(|_, _| say("over"))
-            .agent("default", move |n, seen| match (n, child) {
-                (0, true) => spawn(&[("c", "child")]).into(),
-                (1, true) => wait([children(&["c"])]).into(),
-                (0, false) => wait([Condition::Time(seen.now + 1000)]).into(),
+            .agent("default", move |n, seen| match (n, kind) {
+                (0, "child") => spawn(&[("c", "child")]).into(),
+                (1, "child") => wait([children(&["c"])]).into(),
+                (0, "approval") => wait([approval("k")]).into(),
+                (0, _) => wait([Condition::Time(seen.now + 1000)]).into(),
                 _ => done().into(),
             })
             .agent("child", |_, _| wait([signal("never")]).into());
@@ -35,22 +40,25 @@ async fn wait_10_what_ends_a_wait_cannot_be_taken_back_before_it_has() {
 
         // It comes, and no node is there to go on.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        if child {
-            let result = ChildResult {
-                key: "c".into(),
-                outcome: ChildOutcome::Cancelled,
-            };
-            let content = InputContent::Child(result);
-            stage.admit(session, Delivery::Steer, content).await;
-        } else {
-            stage.write(session, Write::Fire).await.unwrap();
+        match kind {
+            "child" => {
+                let result = ChildResult {
+                    key: "c".into(),
+                    outcome: ChildOutcome::Cancelled,
+                };
+                let content = InputContent::Child(result);
+                stage.admit(session, Delivery::Steer, content).await;
+            }
+            "approval" => {
+                let answer = Write::Answer(an_answer("k", None));
+                stage.write(session, answer).await.unwrap();
+            }
+            _ => {
+                stage.write(session, Write::Fire).await.unwrap();
+            }
         }
         let input = stage.tail(session).await.inputs[0].id;
         let taken = stage.write(session, Write::CancelInput { input }).await;
-        let (status, word) = match child {
-            true => ("the result of a child", "child c"),
-            false => ("the time-out of a wait", "timer"),
-        };
         assert_eq!(refusal(taken), Refused::InputSettled { input, status });
         // Nor can it be put off until the next turn, which may never come.
         let delivery = Delivery::Queue;
