@@ -15,6 +15,10 @@ use crate::tail::{Changes, Session, Tail};
 use crate::transcript;
 use crate::wait::Signals;
 
+/// Items and events of a page.
+const ITEMS: u32 = 1000;
+const EVENTS: u32 = 256;
+
 /// A session that begins with another's history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fork {
@@ -190,15 +194,14 @@ async fn items(
     session: SessionId,
     through: Seq,
 ) -> Result<Vec<Item>, StoreError> {
-    const PAGE: u32 = 1000;
     let mut items: Vec<Item> = Vec::new();
     loop {
         let after = items.last().map_or(0, |item| item.seq);
         let range = Range { after, through };
         let page = store
-            .items(session, range, Order::OldestFirst, PAGE)
+            .items(session, range, Order::OldestFirst, ITEMS)
             .await?;
-        let full = page.len() == PAGE as usize;
+        let full = page.len() == ITEMS as usize;
         items.extend(page);
         if !full {
             return Ok(items);
@@ -213,10 +216,9 @@ async fn session_at(
     session: SessionId,
     through: Seq,
 ) -> Result<Option<Session>, StoreError> {
-    const PAGE: u32 = 256;
     let (mut after, mut tail) = (0, None);
     while after < through {
-        let page = store.events(session, after, PAGE).await?;
+        let page = store.events(session, after, EVENTS).await?;
         let Some((records, _)) = page.filter(|(records, _)| !records.is_empty()) else {
             break;
         };
@@ -288,9 +290,8 @@ async fn reverted_since(
     session: SessionId,
     mut after: Seq,
 ) -> Result<Option<Seq>, StoreError> {
-    const PAGE: u32 = 256;
     loop {
-        let page = store.events(session, after, PAGE).await?;
+        let page = store.events(session, after, EVENTS).await?;
         let records = page.map(|(records, _)| records).unwrap_or_default();
         let Some(last) = records.last() else {
             return Ok(None);

@@ -136,8 +136,8 @@ impl Loaded {
         Ok(tail)
     }
 
-    /// A tail that was made from the log, with what no event tells: the claim, the intents of what is
-    /// pending, and where the session was imported from.
+    /// A tail that was made from the log, with what no event tells, the claim and where the session was
+    /// imported from, and with the text of what is pending, of which the log may have stubs.
     pub(super) fn apart_from_log(&self, session: SessionId, mut tail: Tail) -> Read<Tail> {
         #[derive(serde::Deserialize)]
         struct Kept {
