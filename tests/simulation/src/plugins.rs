@@ -141,6 +141,19 @@ pub fn say(text: &str) -> Vec<LocalEvent> {
     ])
 }
 
+/// An answer that says these texts, a pause before each, and stops.
+pub fn slowly<Text: Into<String>>(
+    after_ms: u32,
+    texts: impl IntoIterator<Item = Text>,
+) -> Vec<LocalEvent> {
+    let said = texts.into_iter().map(|text| LocalEvent {
+        after_ms,
+        event: ModelEvent::TextDelta(text.into()),
+    });
+    said.chain(events([ModelEvent::Finished(FinishReason::Stop)]))
+        .collect()
+}
+
 /// An answer that makes these calls: id, tool, arguments.
 pub fn call(calls: &[(&str, &str, &str)]) -> Vec<LocalEvent> {
     let mut all = Vec::new();

@@ -2,13 +2,15 @@
 
 use mainstay_core::event::Record;
 use mainstay_core::history::{Ending, ItemBody};
-use mainstay_core::model::{Content, Failure, FailureClass, FinishReason};
+use mainstay_core::model::{Content, Failure, FailureClass};
 use mainstay_core::plugin::{Decision, LocalEvent, ModelEvent, Trigger};
 use mainstay_core::port::Dump;
 use mainstay_core::tail::Tail;
 use mainstay_test_simulation::decisions::Decided;
 use mainstay_test_simulation::decisions::stage::Stage;
-use mainstay_test_simulation::plugins::{Scripted, ask, call, events, plain_loop, results, say};
+use mainstay_test_simulation::plugins::{
+    Scripted, ask, call, events, plain_loop, results, say, slowly,
+};
 use mainstay_test_simulation::world::{World, lines};
 
 #[tokio::test]
@@ -148,14 +150,7 @@ async fn model_8_a_reset_after_output_goes_to_the_runner_with_its_results() {
 #[tokio::test]
 async fn model_11_a_message_rebuilt_from_the_log_is_what_watchers_joined() {
     let world = World::new(Scripted::new(|_, _| {
-        let mut answer: Vec<LocalEvent> = (0..40)
-            .map(|n| LocalEvent {
-                after_ms: 5,
-                event: ModelEvent::TextDelta(format!("wörd{n} ")),
-            })
-            .collect();
-        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
-        answer
+        slowly(5, (0..40).map(|n| format!("wörd{n} ")))
     }));
     let process = world.start(None);
     let session = process.session().await;

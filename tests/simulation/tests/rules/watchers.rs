@@ -6,11 +6,9 @@ use futures::StreamExt as _;
 use mainstay_core::claim::Fence;
 use mainstay_core::commit::Write;
 use mainstay_core::live::{Hint, Live};
-use mainstay_core::model::FinishReason;
 use mainstay_core::node::Followed;
-use mainstay_core::plugin::{LocalEvent, ModelEvent};
 use mainstay_core::port::Dump;
-use mainstay_test_simulation::plugins::{Scripted, events, say};
+use mainstay_test_simulation::plugins::{Scripted, say, slowly};
 use mainstay_test_simulation::world::{World, lines};
 use mainstay_test_support::build;
 
@@ -51,14 +49,9 @@ async fn log_9_a_follower_that_pauses_meets_every_event_once() {
 /// A store that another node, or an operator, has taken a claim away in: its owner is not told.
 #[tokio::test]
 async fn claim_6_what_streams_under_a_lost_claim_reaches_no_watcher_and_is_not_stored() {
-    let world = World::new(Scripted::new(|_, n| {
-        let piece = |_| LocalEvent {
-            after_ms: 5,
-            event: ModelEvent::TextDelta(if n == 0 { "lost " } else { "kept " }.into()),
-        };
-        let mut answer: Vec<_> = (0..if n == 0 { 10_000 } else { 100 }).map(piece).collect();
-        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
-        answer
+    let world = World::new(Scripted::new(|_, n| match n {
+        0 => slowly(5, ["lost "; 10_000]),
+        _ => slowly(5, ["kept "; 100]),
     }));
     let process = world.start(None);
     let session = process.session().await;
@@ -129,16 +122,7 @@ async fn log_11_hints_are_coalesced_and_begin_with_a_sweep() {
 
 #[tokio::test]
 async fn log_17_streamed_text_is_flushed_in_few_chunks_and_not_repeated() {
-    let world = World::new(Scripted::new(|_, _| {
-        let mut answer: Vec<LocalEvent> = (0..100)
-            .map(|_| LocalEvent {
-                after_ms: 5,
-                event: ModelEvent::TextDelta("0123456789".into()),
-            })
-            .collect();
-        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
-        answer
-    }));
+    let world = World::new(Scripted::new(|_, _| slowly(5, ["0123456789"; 100])));
     let (_process, session) = world.begin("go").await;
     let dump = world.idle(session).await;
     let first = dump
@@ -199,16 +183,7 @@ async fn log_4_a_watcher_that_panics_takes_nobody_with_it() {
 
 #[tokio::test]
 async fn log_7_live_events_are_not_in_the_log_and_leave_no_hole() {
-    let world = World::new(Scripted::new(|_, _| {
-        let mut answer: Vec<LocalEvent> = (0..20)
-            .map(|_| LocalEvent {
-                after_ms: 2,
-                event: ModelEvent::TextDelta("x".into()),
-            })
-            .collect();
-        answer.extend(events([ModelEvent::Finished(FinishReason::Stop)]));
-        answer
-    }));
+    let world = World::new(Scripted::new(|_, _| slowly(2, ["x"; 20])));
     let process = world.start(None);
     let session = process.session().await;
     let mut live = process.node.watch_live(session);
